@@ -52,7 +52,7 @@ COMMUNICATE = frozenset(
 )
 """Ops of these groups that all devices run together, or that order others."""
 
-UNDEFINED = frozenset(
+UNINITIALISED = frozenset(
     (
         "empty",
         "empty2",
@@ -61,10 +61,11 @@ UNDEFINED = frozenset(
         "empty_strided",
         "new_empty",
         "new_empty_strided",
-        "rrelu",
-        "rrelu_with_noise",
     )
 )
+"""Ops of these groups whose result is what its memory had before."""
+
+UNDEFINED = UNINITIALISED | {"rrelu", "rrelu_with_noise"}
 """Ops of these groups with another result each time."""
 
 BITWISE = frozenset(("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor"))

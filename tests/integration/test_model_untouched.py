@@ -299,3 +299,69 @@ def test_a_refused_first_call_is_taken_back() -> None:
         except CaptureError:
             assert differences(before, state_of(model)) == []
             raise
+
+
+AVERAGE = torch.zeros(4)
+
+
+class Outside(nn.Module):
+    """A forward that writes to a tensor outside of parameters and buffers."""
+
+    def __init__(self, write: Callable[[Any], object], place: str) -> None:
+        super().__init__()
+        self.l, self.write, self.place = nn.Linear(4, 4), write, place
+        self.average, self.averages = torch.zeros(4), {"l": torch.zeros(4)}
+
+    def written(self) -> Any:
+        if self.place == "attribute":
+            return self.average
+        return self.averages["l"] if self.place == "dict" else AVERAGE
+
+    def forward(self, x: Any) -> Any:
+        self.write(self.written())
+        return self.l(x) + self.written()
+
+
+def without_gradients(tensor: Any) -> None:
+    with torch.no_grad():
+        tensor.mul_(0.9).add_(1)
+
+
+def one_element(tensor: Any) -> None:
+    tensor.data[1] = tensor.data[1] + 1
+
+
+WRITES = {
+    "in place": lambda t: t.add_(1),
+    "without gradients": without_gradients,
+    "data": lambda t: t.data.add_(1),
+    "an element of data": one_element,
+    "detached": lambda t: t.detach().copy_(t + 1),
+    "a slice": lambda t: t[1:].add_(1),
+    "out=": lambda t: torch.add(t, 1, out=t),
+    "array": lambda t: t.numpy().__iadd__(1),
+}
+
+
+@pytest.mark.parametrize("place", ["attribute", "dict", "global"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("lazily", [False, True])
+def test_a_tensor_outside_is_written_once_a_call(
+    write: str, place: str, *, lazily: bool
+) -> None:
+    """As by plain code: its program does not write to a copy of its own instead."""
+    x = torch.randn(2, 4)
+
+    def runs(*, converted: bool) -> list[Any]:
+        AVERAGE.zero_()
+        torch.manual_seed(0)
+        model: Any = Outside(WRITES[write], place).eval()
+        if converted:
+            before, plain = AVERAGE.clone(), model
+            model = amprewrite.convert(model, "off", args=None if lazily else (x,))
+            assert torch.equal(before, AVERAGE)
+            assert torch.equal(plain.average, before)
+        return [(model(x), model.written().clone()) for _ in range(3)]
+
+    for ours, plain in zip(runs(converted=True), runs(converted=False), strict=True):
+        assert all(map(torch.allclose, ours, plain))

@@ -1,4 +1,4 @@
-"""From a captured program to the converted module: read, plan, build."""
+"""From a program that was read to the converted module: plan, build."""
 
 from amprewrite.frameworks.base import announce
 from amprewrite.frameworks.torch_fx.build import build
@@ -7,26 +7,25 @@ from amprewrite.frameworks.torch_fx.compile_program import compile_program
 from amprewrite.frameworks.torch_fx.derived.original import keep_program
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.planning import plan_for
-from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.run_check import run_check
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan.validation.check import check_fits
 
 
-def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
+def assemble(subject: Subject, captured: Captured, reading: Reading) -> ConvertedModule:
     """Return the module that runs a captured program by its plan.
 
     Args:
         subject: The model and the request.
-        captured: The program; it is rewritten in place.
+        captured: The program, with the observations of its capture.
+        reading: The program with its graph; it is rewritten in place.
 
     Raises:
-        CaptureError: The model itself refuses the dtypes of its arguments.
         PlanMismatchError: The given plan was made for another program.
         ToleranceError: No plan is within the tolerance.
     """
     root, request, trains = subject.root, subject.request, subject.trains
-    reading = read_runnable(captured, request, root, subject.path)
     if request.plan is None:
         plan = plan_for(subject, captured, reading)
     else:

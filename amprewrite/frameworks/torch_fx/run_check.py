@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from amprewrite.errors import Notice, warn
 from amprewrite.execute.run_check import INTENDED, Extent, RunCheck
-from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import packet_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.warmup import copies, has_values, try_run
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
@@ -21,6 +21,7 @@ from amprewrite.frameworks.torch_fx.probes.tolerance import copied_program
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
+from amprewrite.ops.repeatable import UNINITIALISED
 from amprewrite.plan import Plan
 
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -160,6 +161,9 @@ class SideBySide(Pair):
         exact = floats(self.theirs.step(twin))
         draws.rewind()
         value = executor.call(node, operands)
+        if packet_name(node.target) in UNINITIALISED:  # each side has other numbers
+            for made in (*exact, *floats(value)):
+                made.zero_()
         for full, low in zip(exact, floats(value), strict=False):
             extent = extent_of(full, low) if self.check.narrow else None
             if extent is not None:

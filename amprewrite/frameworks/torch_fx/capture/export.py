@@ -5,8 +5,8 @@ model that export cannot capture raises :class:`CaptureError`; facts that export
 not keep are recorded (:class:`amprewrite.frameworks.torch_fx.capture.seen.Seen`).
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import Any, NamedTuple, TypeGuard
 
@@ -163,6 +163,25 @@ def _is_refused_by_autograd(cause: BaseException | None) -> bool:
     return type(cause) is RuntimeError and any(w in str(cause) for w in _AUTOGRAD)
 
 
+@contextmanager
+def _set_up(device: str, *, gradients: bool) -> Generator[None]:
+    """Set torch up for a trace in this thread, in the context."""
+    with (
+        torch.inference_mode(mode=False),
+        torch.set_grad_enabled(gradients),
+        settings.keeping_saved_tensors(),
+        settings.without_autocast(device),  # a region around is not the model's own
+        settings.data_traced(),
+        settings.slow_attention_path(),
+        settings.plain_causal_hint(),
+        settings.inference_without_gradients(),
+        threads.export_apart(),
+        threads.silent(),  # export's own advice about attributes it saw
+        traceback.preserve_node_meta(),  # marks
+    ):
+        yield
+
+
 @settings.compiled_later()
 @collector_paused()
 def _export(trace: _Trace, seen: Seen, *, gradients: bool = True) -> Captured:
@@ -180,14 +199,7 @@ def _export(trace: _Trace, seen: Seen, *, gradients: bool = True) -> Captured:
     device = model_device(model)
     settings.register_caches()
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.set_grad_enabled(gradients))
-        stack.enter_context(settings.keeping_saved_tensors())
-        # The casts of a region around the call are none of the model's own.
-        stack.enter_context(settings.without_autocast(device))
-        stack.enter_context(settings.slow_attention_path())
-        stack.enter_context(settings.plain_causal_hint())
-        stack.enter_context(settings.inference_without_gradients())
+        stack.enter_context(_set_up(device, gradients=gradients))
         stack.enter_context(settings.unmarked((args, dict(kwargs))))
         stack.enter_context(cells_written_out(trace.device))
         named = keywords_named(model, args, kwargs, dynamic_shapes)
@@ -195,12 +207,8 @@ def _export(trace: _Trace, seen: Seen, *, gradients: bool = True) -> Captured:
         stack.enter_context(watching(seen))
         stack.enter_context(watching_attributes(model, seen, around))
         stack.enter_context(promoting(processor))
-        stack.enter_context(settings.distinct_casts())
+        stack.enter_context(settings.distinct_casts())  # after promotion has cast
         stack.enter_context(settings.regions_opened())
-        stack.enter_context(threads.export_apart())
-        # export's own advice about attributes it saw
-        stack.enter_context(threads.silent())
-        stack.enter_context(traceback.preserve_node_meta())  # marks
         try:
             program = torch.export.export(
                 model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False

@@ -175,7 +175,8 @@ def watching_attributes(
         seen.drawn, seen.constants = then.drawn(), then.constants()
         seen.attributes |= reads
 
-    with undisturbed(model, around=around) as outside, recorder:
+    unwatched = undisturbed(model, watched=False, around=around)
+    with unwatched as outside, outside.writes.watching(traced=True), recorder:
         hooks = (
             model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
             model.register_forward_hook(leave),

@@ -61,12 +61,17 @@ class StoredTensors:
         return len(tracing.leaks(lost))
 
     def _alive(self) -> list[tuple[torch.Tensor, Node]]:
-        """Return the tensors of the trace that are alive, with their nodes.
+        """Return the tensors without values that are alive, with their nodes.
 
-        Arguments are none: torch holds them with the symbols of their extents.
+        Arguments are left out: torch holds them with the symbols of their extents. A
+        tensor with values is the user's, which the forward writes to.
         """
         tracked = chain.from_iterable(map(tracing.tensors_of, self._tracers))
-        alive = {id(t): (t, node) for t, node in tracked if node.op != "placeholder"}
+        alive = {
+            id(tensor): (tensor, node)
+            for tensor, node in tracked
+            if node.op != "placeholder" and tensor_internals.is_fake(tensor)
+        }
         return [*alive.values()]  # a trace may begin again, with its tensors
 
 

@@ -445,6 +445,19 @@ def read_runnable(
     return reading
 
 
+def written_constant(graph: ProgramGraph) -> str:
+    """Return where a program writes to a constant; empty if it does nowhere.
+
+    It is a copy of a tensor that is neither a parameter nor a buffer of the model.
+    """
+    constants = {value.alias for value in graph.inputs("constant")}
+    for op in graph.ops:
+        written = {graph.storage(op.operands[index]) for index in op.mutates}
+        if op.canonical != "detach" and not written.isdisjoint(constants):
+            return op.source or op.path or "the model"
+    return ""
+
+
 def refuse_unequal(
     graph: ProgramGraph,
     model: nn.Module,

@@ -12,12 +12,14 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
 )
 from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
+from amprewrite.frameworks.torch_fx.capture.program import is_program
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.part_hooks import users_hooks
 from amprewrite.frameworks.torch_fx.programs.structure import is_read
+from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable, written_constant
 from amprewrite.frameworks.torch_fx.subject import Subject
 
 
@@ -44,9 +46,24 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
         reason = "export stores once what forward stores outside of the model"
     if subject.trains and not reason:
         reason = _hidden(subject.root)
-    if reason and subject.request.dynamic_shapes is not None:
-        reason = f"{reason}; {PER_SIGNATURE}"
-    return CaptureError(reason) if reason else assemble(subject, captured)
+    if reason:
+        return _refused(subject, reason)
+    reading = read_runnable(captured, subject.request, subject.root, subject.path)
+    where = "" if is_program(subject.model) else written_constant(reading.graph)
+    if where:
+        return _refused(subject, f"{_COPIED} {where}")
+    return assemble(subject, captured, reading)
+
+
+_COPIED = (
+    "export copies a tensor that is neither a parameter nor a buffer, and that forward "
+    "writes to at"
+)
+
+
+def _refused(subject: Subject, reason: str) -> CaptureError:
+    shapes = subject.request.dynamic_shapes is not None
+    return CaptureError(f"{reason}; {PER_SIGNATURE}" if shapes else reason)
 
 
 def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:

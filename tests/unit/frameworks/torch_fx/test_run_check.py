@@ -20,6 +20,7 @@ from amprewrite.errors import (
     OverflowWarning,
 )
 from amprewrite.frameworks.torch_fx import run_check
+from amprewrite.frameworks.torch_fx.executor import Executor
 from amprewrite.frameworks.torch_fx.run_check import extent_of
 from tests.torch_programs import Program
 
@@ -318,3 +319,24 @@ def test_a_filter_turns_a_warning_off() -> None:
         warnings.filterwarnings("ignore", message="float16 on a CPU")
         warnings.filterwarnings("ignore", category=OverflowWarning)
         amprewrite.convert(model, "fp16", args=(X,))
+
+
+def test_memory_that_is_not_initialised_is_no_overflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has any bits, which may be those of an infinity in one dtype alone."""
+
+    def program(s: Any, x: Any) -> Any:
+        return s.a(x) + torch.empty(4, 8).mul_(0).add_(1)
+
+    call, infinite = Executor.call, list[Any]()
+
+    def filled(self: Any, node: Any, operands: Any) -> Any:
+        value = call(self, node, operands)
+        if node.target is torch.ops.aten.empty.memory_format:
+            infinite.append(value.fill_((1.0, torch.inf)[len(infinite) % 2]))
+        return value
+
+    monkeypatch.setattr(Executor, "call", filled)
+    assert not warned(Program(program, a=layer()).eval())
+    assert infinite

@@ -244,3 +244,21 @@ class _ReadsCode(nn.Module):
 def test_graph_modules_of_a_forward_have_code_in_a_capture() -> None:
     found = export_model(_ReadsCode(), (x(),), {})
     assert any(node.target is aten.add.Tensor for node in found.module.graph.nodes)
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_data_is_read_and_written_by_ops_for_a_while(*, write: bool) -> None:
+    def program(m: Any, x: Any) -> Any:
+        if write:
+            m.a.bias.data = m.a.bias.data + 1
+        return x @ m.a.weight.data.t()
+
+    model = Program(program, a=nn.Linear(8, 8))
+    before = model.a.bias.data
+    with settings.data_traced():
+        exported = torch.export.export(model, (x(),), strict=False)
+    targets = [node.target for node in exported.graph.nodes]
+    assert aten.detach.default in targets
+    assert not exported.constants
+    assert "data" not in vars(torch.Tensor)
+    assert model.a.bias.data.data_ptr() == before.data_ptr()

@@ -150,18 +150,21 @@ def test_tensors_have_their_nodes_and_extents_their_numbers() -> None:
 
     class Model(nn.Module):
         def forward(self, given: Any) -> Any:
-            tracer, made = tracing.tracer_in_use(), given.exp()
-            node = tracing.node_of(tracer, made)
-            found.append(node and node.target)
-            found.extend(tracing.number_of(n) for n in tracer.graph.nodes)
+            made = given.exp()
+            nodes = [n for t, n in tracing.tensors_of(tracers[0]) if t is made]
+            found.extend(node.target for node in nodes)
+            found.extend(tracing.number_of(n) for n in tracers[0].graph.nodes)
             return made.reshape(given.shape[0], -1)
 
     batch = torch.export.Dim("batch")
-    torch.export.export(Model(), (x(),), dynamic_shapes=({0: batch},), strict=False)
+    tracers, ops = list[Any](), list[Any]()
+    noting = tracing.noting_tracers(tracers.append)
+    with noting, tracing.noting_ops(lambda func, *_: ops.append(func)):
+        torch.export.export(Model(), (x(),), dynamic_shapes=({0: batch},), strict=False)
     assert found[0] == aten.exp.default
     assert set(found[1:]) == {None}
-    assert tracing.tracer_in_use() is None
-    assert tracing.node_of(None, x()) is None
+    assert aten.exp.default in ops
+    assert {id(tracer) for tracer in tracers} == {id(tracers[0])}
 
 
 def test_symbolic_extents_stand_for_those_of_the_example() -> None:
