@@ -9,6 +9,7 @@ from amprewrite.frameworks.torch_fx.capture.export import WITHOUT_ARGS, model_de
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.capture.program import Model
 from amprewrite.frameworks.torch_fx.compat import threads
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
 from amprewrite.frameworks.torch_fx.derived.derive import derive
 from amprewrite.frameworks.torch_fx.derived.in_place import derive_in_place
@@ -17,10 +18,9 @@ from amprewrite.frameworks.torch_fx.module.distributed import refuse_wrapped
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch_training
 from amprewrite.frameworks.torch_fx.planning import plan_for
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
-from amprewrite.frameworks.torch_fx.strategies.again import captures
+from amprewrite.frameworks.torch_fx.strategies.again import Captures
 from amprewrite.frameworks.torch_fx.strategies.export_now import beside_shapes
 from amprewrite.frameworks.torch_fx.strategies.table import first_program
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan import Plan
 
 
@@ -33,19 +33,19 @@ def convert(model: Model, request: Request) -> nn.Module:
         PlanMismatchError: ``request.plan`` was made for another program.
         UnsupportedError: The model is wrapped for several processes already.
     """
-    subject = Subject.of(model, request)
-    refuse_wrapped(subject.root)
-    refuse_parts(subject.root)
-    model_device(subject.root)  # refuses several
-    if not subject.at_once:
+    conversion = Conversion(model, request)
+    refuse_wrapped(conversion.root)
+    refuse_parts(conversion.root)
+    model_device(conversion.root)  # refuses several
+    if not conversion.at_once:
         refuse_plan(request)
         if request.dynamic_shapes is not None:
             refuse_unused(captured=False)
-    program = first_program(subject)
-    if program is not None and not subject.has_own_class:
+    program = first_program(conversion)
+    if program is not None and not conversion.has_own_class:
         return watch_training(program, request)
-    again = captures(request)
-    return watch_training(derive(subject, program, again), request)
+    again = Captures(request)
+    return watch_training(derive(conversion, program, again), request)
 
 
 @threads.one_at_a_time
@@ -56,7 +56,7 @@ def convert_in_place(model: nn.Module, request: Request) -> None:
         UnsupportedError: The model is converted or scripted already, or wrapped for
             several processes.
     """
-    if not Subject.of(model, request).has_own_class:
+    if not Conversion(model, request).has_own_class:
         msg = (
             f"{type(model).__name__} is converted, scripted or a program already; want "
             f"a plain module"
@@ -64,7 +64,7 @@ def convert_in_place(model: nn.Module, request: Request) -> None:
         raise UnsupportedError(msg)
     refuse_wrapped(model)
     refuse_parts(model)
-    derive_in_place(model, captures(request))
+    derive_in_place(model, Captures(request))
     watch_training(model, request)
 
 
@@ -84,13 +84,15 @@ def inspect(model: Model, request: Request) -> Plan:
     if not request.has_arguments and isinstance(model, nn.Module):
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
-    subject = Subject.of(model, request)
-    refuse_wrapped(subject.root)
+    conversion = Conversion(model, request)
+    refuse_wrapped(conversion.root)
     try:
-        captured = capture_for(model, subject.root, request)
+        captured = capture_for(model, conversion.root, request)
     except CaptureError as error:
-        found = beside_shapes(subject, error)
+        found = beside_shapes(conversion, error)
         if request.processor is None and request.budget is None:
             found = CaptureError(f"{found}; {WITHOUT_ARGS}")
         raise found from error.__cause__
-    return plan_for(subject, captured, read_runnable(captured, request, subject.root))
+    return plan_for(
+        conversion, captured, read_runnable(captured, request, conversion.root)
+    )

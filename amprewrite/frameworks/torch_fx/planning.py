@@ -6,13 +6,13 @@ from amprewrite.frameworks.torch_fx.build import build
 from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.compile_program import compile_program
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.probes.tolerance import (
     Builders,
     plan_by_tolerance,
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan import Plan
 
 SLOW_FLOAT16 = (
@@ -22,11 +22,11 @@ SLOW_FLOAT16 = (
 """Warning of a plan for a CPU."""
 
 
-def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
+def plan_for(conversion: Conversion, captured: Captured, reading: Reading) -> Plan:
     """Return the plan for a captured program.
 
     Args:
-        subject: The model and the request.
+        conversion: The model and the request.
         captured: The program.
         reading: The program graph of that program.
 
@@ -34,22 +34,24 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
         ToleranceError: No plan is within the tolerance.
         UnsupportedError: The error of the model cannot be measured.
     """
-    root, request = subject.root, subject.request
-    reading.graph = replace(reading.graph, taped=subject.trains)
+    root, request = conversion.root, conversion.request
+    reading.graph = replace(reading.graph, taped=conversion.trains)
 
     def candidate(captured: Captured, plan: Plan) -> ConvertedModule:
-        return build(root, read(captured.module, part=subject.path), plan, shared=True)
+        return build(
+            root, read(captured.module, part=conversion.path), plan, shared=True
+        )
 
     def runnable(captured: Captured, plan: Plan) -> ConvertedModule:
         made = candidate(captured, request.with_regions(reading.graph, plan))
         made.lowers = request.lowering
         if request.compile or request.target == "compiled":
-            compile_program(made, trains=subject.trains)
+            compile_program(made, trains=conversion.trains)
         return made
 
     if request.budget is None:
         plan = request.planner(
-            reading.graph, keep_parameter_dtype=subject.trains, captured=captured.how
+            reading.graph, keep_parameter_dtype=conversion.trains, captured=captured.how
         )
     else:
         plan = plan_by_tolerance(
@@ -58,10 +60,10 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
             request,
             captured,
             Builders(candidate, runnable),
-            training=subject.trains,
+            training=conversion.trains,
         )
     plan = request.with_regions(reading.graph, plan)
-    plan = replace(plan, mode=subject.mode).with_warnings(*captured.notes)
+    plan = replace(plan, mode=conversion.mode).with_warnings(*captured.notes)
     device = request.device or model_device(root)
     slow = plan.low == "float16" and device == "cpu"
     return plan.with_warnings(SLOW_FLOAT16) if slow else plan

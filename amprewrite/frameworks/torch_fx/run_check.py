@@ -13,13 +13,13 @@ from amprewrite.frameworks.torch_fx.aten.ops import packet_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.warmup import copies, has_values, try_run
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.executor import Draws, Executor, Operands
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.probes.lockstep import Pair
 from amprewrite.frameworks.torch_fx.probes.runner import floats
 from amprewrite.frameworks.torch_fx.probes.tolerance import copied_program
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.ops.repeatable import UNINITIALISED
 from amprewrite.plan import Plan
@@ -34,7 +34,7 @@ Look = Callable[[ConvertedModule], tuple[Notice, ...]]
 """Function that runs a module beside its program and returns what it sees."""
 
 
-def run_check(subject: Subject, reading: Reading, plan: Plan) -> Look:
+def run_check(conversion: Conversion, reading: Reading, plan: Plan) -> Look:
     """Return the check of a program, to be called once it is rewritten.
 
     Nothing is run within a tolerance, which was measured; without arguments; if tensors
@@ -42,15 +42,15 @@ def run_check(subject: Subject, reading: Reading, plan: Plan) -> Look:
     nothing that a run has to show, see :meth:`RunCheck.of`.
 
     Args:
-        subject: The model and the request.
+        conversion: The model and the request.
         reading: The program, before it is rewritten; it is copied if it is to run.
         plan: Its plan.
     """
-    request, args, kwargs = subject.request, subject.args, subject.kwargs
+    request, args, kwargs = conversion.request, conversion.args, conversion.kwargs
     if request.budget is not None or not request.has_arguments:
         return _nothing
     check = _check_of(reading, plan)
-    if check is None or not has_values(subject.root, args, kwargs):
+    if check is None or not has_values(conversion.root, args, kwargs):
         return _nothing
     program = copied_program(reading.module)
 
@@ -66,7 +66,7 @@ def run_check(subject: Subject, reading: Reading, plan: Plan) -> Look:
             low.run()
 
         with undisturbed(converted, hooks=False):
-            try_run(running, subject.root, args, kwargs)
+            try_run(running, conversion.root, args, kwargs)
         return check.notices()
 
     return look

@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.derived.classes import adopt
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
@@ -21,7 +22,6 @@ from amprewrite.frameworks.torch_fx.plain.written import share_attributes
 from amprewrite.frameworks.torch_fx.programs.linking import link, tensors_of
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import Capture, SharedState
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.runtime.collector import collector_paused
 
 _SCRIPTED = (
@@ -33,12 +33,12 @@ _SCRIPTED = (
 
 @collector_paused()
 def derive(
-    subject: Subject, program: ConvertedModule | None, capture: Capture
+    conversion: Conversion, program: ConvertedModule | None, capture: Capture
 ) -> nn.Module:
     """Return ``model`` converted: a copy of a derived class that runs programs.
 
     Args:
-        subject: The model and the request. Tensors of the model are shared, but for
+        conversion: The model and the request. Tensors of the model are shared, but for
             those that the program has copies of.
         program: The first program; None if it is captured at the first call.
         capture: Captures further programs.
@@ -46,7 +46,7 @@ def derive(
     Raises:
         UnsupportedError: The model cannot be copied.
     """
-    model, trains, mode = subject.root, subject.trains, None
+    model, trains, mode = conversion.root, conversion.trains, None
     refusal = ""
     if isinstance(program, LazyModule):
         source = program.model
@@ -67,7 +67,7 @@ def derive(
         made = copy_tree(model, {**tensors_of(program, model), **scripts, **kept})
         mode = None if trains else model.training
     shared = SharedState(capture, trains, mode, source if trains else None)
-    shared.with_args = subject.request.has_arguments
+    shared.with_args = conversion.request.has_arguments
     shared.refusal = refusal or bound_attribute(source)
     shared.hooks = module_hooks.take_forward_hooks(made)
     programs = Programs(shared, made)
@@ -80,8 +80,8 @@ def derive(
     if program is not None:
         link(program, made, (), made)
         programs.install(made, program)
-        if subject.request.has_arguments:
-            programs.note_extents(made, subject.args, subject.kwargs)
+        if conversion.request.has_arguments:
+            programs.note_extents(made, conversion.args, conversion.kwargs)
     return made
 
 

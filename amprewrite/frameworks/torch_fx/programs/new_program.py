@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from types import MethodType
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
@@ -21,89 +22,78 @@ from amprewrite.frameworks.torch_fx.plain.written import share_attributes
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.linking import link
 from amprewrite.frameworks.torch_fx.programs.part_hooks import hook_keys, new_hook
-from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Wanted
+from amprewrite.frameworks.torch_fx.programs.shared_state import Caller, SharedState
 
 
-@dataclass(frozen=True)
-class Asker:
-    """The converted model, or a part of one, that needs a program.
-
-    Attributes:
-        shared: State that all parts of the model share.
-        owner: The converted model or part.
-        path: Path of the part; empty for the model.
-        extents: Record of the shapes so far.
-        last: The program that ran last.
-        others: The other programs of this structure.
-        exported: Whether ``torch.export`` is tracing the call: the program is a part of
-            the graph it makes, and the model keeps neither it nor its low weights.
-        stand_ins: Whether tensors among the arguments have values that no call gave.
-        lent: Whether the model has tensors for this call alone, of a transform or of
-            ``functional_call``: it stores no weights low.
-    """
-
-    shared: SharedState
-    owner: nn.Module
-    path: str
-    extents: Extents
-    last: ConvertedModule | None
-    others: Sequence[ConvertedModule]
-    exported: bool = False
-    stand_ins: bool = False
-    lent: bool = False
-
-
-def new_program(
-    asker: Asker, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> ConvertedModule:
-    """Return a new program of a converted model, or of a part of one.
+def conversion_of(
+    caller: Caller, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Conversion:
+    """Return the conversion that a call of a converted model, or of a part, needs.
 
     Args:
-        asker: The model that needs it.
+        caller: The programs of the model.
+        owner: The converted model or part.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
 
     Raises:
-        CaptureError: The model cannot be captured for these arguments.
+        PlanMismatchError: The model was pickled with programs for other arguments.
         TypeError: The arguments are not those of the model's forward.
-        UnsupportedError: The model cannot be copied, was pickled, or is in a mode that
-            it was not converted for.
+        UnsupportedError: The model was pickled, or is in a mode that it was not
+            converted for.
     """
-    state, owner, path, others = asker.shared, asker.owner, asker.path, asker.others
-    state.check_mode(owner.training)
+    shared = caller.shared
+    shared.check_mode(owner.training)
     _check_arguments(owner, args, kwargs)
-    if state.capture is None:
-        raise _no_capture(others, args, kwargs)
-    changed = [] if asker.last is None else asker.last.gathered_otherwise()
-    args, kwargs = distributed.inputs_as_captured((args, dict(kwargs)), changed)
+    if shared.capture is None:
+        raise _no_capture(caller.others, args, kwargs)
+    call = Conversion(owner, shared.capture.request, owned=True, path=caller.path)
+    return call.asking(args=args, kwargs=dict(kwargs))
+
+
+def new_program(
+    caller: Caller, call: Conversion, extents: Extents | None = None
+) -> ConvertedModule:
+    """Return a new program of a converted model, or of a part of one.
+
+    Args:
+        caller: The programs of the model.
+        call: The conversion of the converted model or part.
+        extents: Record of the shapes; None for the one of the model.
+
+    Raises:
+        CaptureError: The model cannot be captured for these arguments.
+        UnsupportedError: The model cannot be copied.
+    """
+    state, owner, others = caller.shared, call.root, caller.others
+    changed = [] if caller.last is None else caller.last.gathered_otherwise()
+    args, kwargs = distributed.inputs_as_captured((call.args, call.kwargs), changed)
     with distributed.read_as_captured(changed, copied=True):
-        plain = _plain(state, owner, path)
-        shapes = asker.extents.note(plain, args, kwargs)
-        like = next((p.decided for p in others if p.is_like(args, kwargs)), None)
-        first = not state.programs and not path
-        # Low copies beside full weights would be without their gradients.
-        keeps = state.trains or state.mode is None or (asker.lent and not state.low)
-        reason = new_hook(owner)
-        wanted = Wanted(
+        plain = _plain(state, owner, call.path)
+        call = replace(
+            call,
             model=plain,
-            path=path,
+            like=next((p.decided for p in others if p.is_like(args, kwargs)), None),
+            first=not state.programs and not call.path,
+            reason=new_hook(owner),
+            varies=state.lazy and not call.exported,
+        ).asking(
             args=args,
             kwargs=kwargs,
-            dynamic_shapes=shapes,
-            like=like,
-            first=first,
-            keeps=keeps,
-            reason=reason,
-            exported=asker.exported,
-            stand_ins=asker.stand_ins,
-            varies=state.lazy and not asker.exported,
+            dynamic_shapes=(extents or caller.extents).note(plain, args, kwargs),
+            # Low copies beside full weights would be without their gradients.
+            training=state.trains
+            or state.mode is None
+            or (call.lent and not state.low),
         )
+        capture = state.capture
+        assert capture is not None  # as the conversion has its request
         try:
-            program = state.capture(wanted)
+            program = capture(call)
         except CaptureError as error:
             refuse_made_of_low(state, owner, error)
             raise
-        stores = not (asker.exported or asker.lent)
+        stores = not (call.exported or call.lent)
         link(program, owner, state.programs, state.root(), stores=stores)
         if isinstance(program, LazyModule):
             share_attributes(program.model, owner)

@@ -26,14 +26,14 @@ from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.new_program import (
-    Asker,
     have_same_tensors,
     refuse_made_of_low,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import adopt_hooks, hook_keys
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
 from amprewrite.frameworks.torch_fx.programs.stand_ins import (
-    program_of_call,
+    captured_at_call,
+    exported_at_call,
     program_to_export,
 )
 from amprewrite.frameworks.torch_fx.programs.structure import (
@@ -74,6 +74,8 @@ class Programs:
         shared: State that all parts of the model share.
         path: Path of the part; empty for the model.
         hooks: Forward hooks that the part had when it became one.
+        extents: Record of the shapes so far.
+        last: The program that ran last.
     """
 
     def __init__(self, shared: SharedState, owner: nn.Module, path: str = "") -> None:
@@ -87,10 +89,10 @@ class Programs:
         self.shared, self.path = shared, path
         self.hooks = frozenset(module_hooks.call_hooks(owner))
         self._owner = weakref.ref(owner)
-        self._extents = Extents()
+        self.extents = Extents()
         self._tables: dict[Key, Table] = {}
         self._table = Table()
-        self._last: ConvertedModule | None = None
+        self.last: ConvertedModule | None = None
         self._first: ConvertedModule | None = None
         self._version = -1
         self._tensors = shared.watch.tensors
@@ -98,6 +100,11 @@ class Programs:
         self._names: Names = frozenset()
         self._ties: tuple[tuple[str, ...], ...] = ()
         self._stored: list[Stored] = []
+
+    @property
+    def others(self) -> Sequence[ConvertedModule]:
+        """The programs of the structure that the model has now."""
+        return self._table.programs
 
     def call(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -116,7 +123,7 @@ class Programs:
         """
         if torch.compiler.is_compiling():
             return self._traced(owner, args, kwargs)(*args, **kwargs)
-        program = self._last = self.program_to_run(owner, args, kwargs)
+        program = self.last = self.program_to_run(owner, args, kwargs)
         if isinstance(program, LazyModule):
             return self._call_lazy(owner, program, args, kwargs)
         if module_hooks.are_for_all_modules():
@@ -196,7 +203,7 @@ class Programs:
         self._names = program.attributes
         self.refresh(owner)
         self._add(owner, program)
-        self._first = self._last = program
+        self._first = self.last = program
 
     def recapture(
         self, owner: nn.Module, args: tuple[Any, ...] | None, kwargs: Any
@@ -228,12 +235,12 @@ class Programs:
 
     def _forget_all(self) -> None:
         self._tables, self._table, self._stored = {}, Table(), []
-        self._first = self._last = None
+        self._first = self.last = None
         self._version = -1
 
     def note_extents(self, owner: nn.Module, args: Any, kwargs: Any) -> None:
         """Record the arguments of the first program; others show which extents vary."""
-        self._extents.note(owner, args, kwargs)
+        self.extents.note(owner, args, kwargs)
 
     @property
     def plan(self) -> Plan:
@@ -254,8 +261,8 @@ class Programs:
         if owner is not None and self._version != self.shared.watch.structure:
             with suppress(UnsupportedError):  # a part that the next call refuses
                 self.refresh(owner)
-        if self._last in self._table.programs:
-            return self._last
+        if self.last in self._table.programs:
+            return self.last
         if self._table.programs:
             return self._table.programs[-1]
         msg = NO_PLAN
@@ -303,8 +310,8 @@ class Programs:
                 made._tables[key].programs.append(twin)  # as above
                 made.shared.add(twin)
         made._stored = [(key, copy.deepcopy(p, memo)) for key, p in self._stored]
-        made._extents = copy.deepcopy(self._extents)  # as above
-        made._last = copies.get(id(self._last))  # as above
+        made.extents = copy.deepcopy(self.extents)  # as above
+        made.last = copies.get(id(self.last))  # as above
         return made
 
     def to_pickle(self) -> Any:
@@ -391,8 +398,11 @@ class Programs:
             if len(table.known) >= KEYS:
                 table.known.clear()
             takers = (p for p in reversed(table.programs) if p.takes(args, kwargs))
-            found = next(takers, None)
-            program = program_of_call(self._asker(owner), found, args, kwargs)
+            found = program = next(takers, None)
+            if program is None:
+                program = captured_at_call(self, owner, args, kwargs)
+            elif isinstance(program, LazyModule) and program.is_idle:
+                program = exported_at_call(self, owner, program, args, kwargs)
             if program is not found:
                 self._add(owner, program)
             self._table.known[key] = program
@@ -402,7 +412,7 @@ class Programs:
         """Forget a program: the model itself failed, or has other parts."""
         if program in self.shared.programs:
             self.shared.programs.remove(program)
-        self._last = None
+        self.last = None
         self._forget()
 
     def _key(self, owner: nn.Module, names: Names) -> Key:
@@ -463,12 +473,8 @@ class Programs:
             if (export or not program.constants) and program.takes_traced(args, kwargs):
                 return program
         if export:
-            return program_to_export(self._asker(owner), args, kwargs)
+            return program_to_export(self, owner, args, kwargs)
         return _captured_apart(self, owner, args, kwargs)
-
-    def _asker(self, owner: nn.Module) -> Asker:
-        held = self.shared, owner, self.path, self._extents
-        return Asker(*held, self._last, self._table.programs)
 
 
 # A compiler of code around a call traces neither of them.

@@ -1,20 +1,22 @@
 """State that a converted model shares with all of its parts."""
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import nn
 
 from amprewrite.errors import UnsupportedError, warn
+from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import module_hooks
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.state import mode_name
 from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
 from amprewrite.frameworks.torch_fx.programs.call_key import CallKey
+from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.structure import Watch
-from amprewrite.plan import Plan
 
 MANY = 16
 """Largest number of programs of a model; then the one not called for longest goes."""
@@ -34,45 +36,12 @@ FOR_ALL_MODULES = (
 )
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Request for another program of a converted model.
-
-    Attributes:
-        model: The plain model or part with the current tensors, which the program may
-            keep.
-        path: Path of the part that is called; empty for the model.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-        dynamic_shapes: Extents that vary, as ``torch.export`` takes them.
-        like: Plan of a program for other extents of the same arguments.
-        first: Whether it is the first program of the model.
-        keeps: Whether parameters keep their dtype: the model is, or may be, trained.
-        reason: Text of the reason why no program of one graph will do; or empty.
-        exported: Whether ``torch.export`` traces the call, which dynamo cannot capture.
-        stand_ins: Whether tensors among the arguments have values that no call gave.
-        varies: Whether dynamo is to capture what export would capture again for each
-            value of a number, or for each extent.
-    """
-
-    model: nn.Module
-    path: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    dynamic_shapes: Any
-    like: Plan | None
-    first: bool
-    keeps: bool
-    reason: str = ""
-    exported: bool = False
-    stand_ins: bool = False
-    varies: bool = False
-
-
 class Capture(Protocol):
     """Function that captures a model and returns its program."""
 
-    def __call__(self, wanted: Wanted, /) -> ConvertedModule:
+    request: Request
+
+    def __call__(self, conversion: Conversion, /) -> ConvertedModule:
         """Return the program for one signature."""
         ...
 
@@ -101,6 +70,27 @@ class Table:
         """
         before, self._parts = self._parts, [weakref.ref(part) for part in parts]
         return [*self.programs] if before not in (None, self._parts) else []
+
+
+class Caller(Protocol):
+    """The programs of a converted model, or of a part of one.
+
+    Attributes:
+        shared: State that all parts of the model share.
+        path: Path of the part; empty for the model.
+        extents: Record of the shapes so far.
+        last: The program that ran last.
+    """
+
+    shared: "SharedState"
+    path: str
+    extents: Extents
+    last: ConvertedModule | None
+
+    @property
+    def others(self) -> Sequence[ConvertedModule]:
+        """The programs of the structure that the model has now."""
+        ...
 
 
 @dataclass(eq=False)

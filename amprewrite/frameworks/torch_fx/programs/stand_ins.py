@@ -36,7 +36,11 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
 from amprewrite.frameworks.torch_fx.plain.tree import scripted
 from amprewrite.frameworks.torch_fx.programs.extents import TracedExtents
-from amprewrite.frameworks.torch_fx.programs.new_program import Asker, new_program
+from amprewrite.frameworks.torch_fx.programs.new_program import (
+    conversion_of,
+    new_program,
+)
+from amprewrite.frameworks.torch_fx.programs.shared_state import Caller, SharedState
 
 NO_TENSORS = (
     "no program was captured for this call, and none can be while the model is traced "
@@ -53,12 +57,13 @@ STRICT = (
 
 
 def program_to_export(
-    asker: Asker, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    caller: Caller, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ConvertedModule:
     """Return a new program for a call that ``torch.export`` traces.
 
     Args:
-        asker: The converted model that is traced.
+        caller: The programs of the converted model that is traced.
+        owner: The converted model or part.
         args: Positional arguments of the tracer.
         kwargs: Keyword arguments of the tracer.
 
@@ -73,34 +78,27 @@ def program_to_export(
     if torch.compiler.is_dynamo_compiling():
         raise UnsupportedError(STRICT)
     (examples, named), stand_ins = _examples((args, dict(kwargs)))
-    asker = replace(
-        asker,
-        extents=TracedExtents(asker.owner, args, kwargs),
-        exported=True,
-        stand_ins=stand_ins,
-    )
-    with module_parts.in_place(asker.shared.root(), _source):
-        program = threads.beside_export(lambda: new_program(asker, examples, named))
+    call = conversion_of(caller, owner, examples, named)
+    call = replace(call, exported=True, stand_ins=stand_ins)
+    extents = TracedExtents(owner, args, kwargs)
+    with module_parts.in_place(caller.shared.root(), _source):
+        program = threads.beside_export(lambda: new_program(caller, call, extents))
     if not program.takes_traced(args, kwargs):
         raise PlanMismatchError(TRACED_OTHERWISE)
     return program
 
 
-def program_of_call(
-    asker: Asker,
-    found: ConvertedModule | None,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+def captured_at_call(
+    caller: Caller, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ConvertedModule:
-    """Return the program of a call: the one that takes it, or a new one.
+    """Return a new program for a call, which may be inside of a transform.
 
-    At the first call for inference a model that was converted without args is exported,
-    if that is faithful: then weights are stored low, as in a conversion with args.
-    Dynamo needs full ones, with low copies beside them.
+    It is captured outside of the transform, for the shapes that the call has inside,
+    and for parameters in place of the plain tensors of ``functional_call``.
 
     Args:
-        asker: The converted model that needs it.
-        found: The program that takes the call; None without one.
+        caller: The programs of the converted model.
+        owner: The converted model or part.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
 
@@ -110,37 +108,53 @@ def program_of_call(
         UnsupportedError: The model cannot be copied, was pickled, or is in a mode that
             it was not converted for.
     """
-    if found is None:
-        return _captured(asker, args, kwargs)
-    if isinstance(found, LazyModule) and found.is_idle and not _keeps_weights(asker):
-        return _exported(asker, found, args, kwargs)
-    return found
+    root, low = caller.shared.root(), caller.shared.low
+    call = conversion_of(caller, owner, args, kwargs)
+    if not _is_lent(root):
+        return new_program(caller, call)
+
+    def sample(value: Any) -> Any:
+        given = isinstance(value, torch.Tensor)
+        return tensor_internals.sample_of(value) if given else value
+
+    with operators.outside_transforms():
+        examples, named = pytree.tree_map(sample, (args, dict(kwargs)))
+        call = replace(call, lent=True).asking(args=examples, kwargs=named)
+        with module_parts.in_place(root, partial(_stored, low)):
+            return new_program(caller, call)
 
 
-def _keeps_weights(asker: Asker) -> bool:
-    """Return whether weights stay full: for gradients, or for others that read them.
-
-    A container with a weight would have the full one beside the low one.
-    """
-    owner = asker.owner
-    if asker.shared.trains or owner.training or _is_lent(owner) or scripted(owner):
-        return True
-    values = attribute_values(owner, apart=frozenset({STATE, "_flat_weights"}))
-    if any(id(tensor) in values for tensor in (*owner.parameters(), *owner.buffers())):
-        return True
-    return torch.is_grad_enabled() and any(p.requires_grad for p in owner.parameters())
-
-
-def _exported(
-    asker: Asker, lazy: LazyModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+def exported_at_call(
+    caller: Caller,
+    owner: nn.Module,
+    lazy: LazyModule,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> ConvertedModule:
-    """Return a program by export in place of one of dynamo, which stays if it fails."""
-    state = asker.shared
+    """Return a program by export in place of one of dynamo, which stays if it fails.
+
+    At the first call for inference a model that was converted without args is exported,
+    if that is faithful: then weights are stored low, as in a conversion with args.
+    Dynamo needs full ones, with low copies beside them.
+
+    Args:
+        caller: The programs of the converted model.
+        owner: The converted model or part.
+        lazy: The program of dynamo, which was not called.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+
+    Raises:
+        TypeError: The arguments are not those of the model's forward.
+    """
+    state = caller.shared
+    if _keeps_weights(state, owner):
+        return lazy
     state.programs.remove(lazy)
-    state.mode, state.lazy = asker.owner.training, True
+    state.mode, state.lazy = owner.training, True
     program: ConvertedModule = lazy
     try:
-        program = _captured(asker, args, kwargs)
+        program = captured_at_call(caller, owner, args, kwargs)
     except AmpError:  # which dynamo may not raise
         pass
     finally:
@@ -150,26 +164,17 @@ def _exported(
     return lazy if isinstance(program, LazyModule) else program
 
 
-def _captured(
-    asker: Asker, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> ConvertedModule:
-    """Return a new program for a call, which may be inside of a transform.
+def _keeps_weights(state: SharedState, owner: nn.Module) -> bool:
+    """Return whether weights stay full: for gradients, or for others that read them.
 
-    It is captured outside of the transform, for the shapes that the call has inside,
-    and for parameters in place of the plain tensors of ``functional_call``.
+    A container with a weight would have the full one beside the low one.
     """
-    root, low = asker.shared.root(), asker.shared.low
-    if not _is_lent(root):
-        return new_program(asker, args, kwargs)
-
-    def sample(value: Any) -> Any:
-        given = isinstance(value, torch.Tensor)
-        return tensor_internals.sample_of(value) if given else value
-
-    with operators.outside_transforms():
-        examples, named = pytree.tree_map(sample, (args, dict(kwargs)))
-        with module_parts.in_place(root, partial(_stored, low)):
-            return new_program(replace(asker, lent=True), examples, named)
+    if state.trains or owner.training or _is_lent(owner) or scripted(owner):
+        return True
+    values = attribute_values(owner, apart=frozenset({STATE, "_flat_weights"}))
+    if any(id(tensor) in values for tensor in (*owner.parameters(), *owner.buffers())):
+        return True
+    return torch.is_grad_enabled() and any(p.requires_grad for p in owner.parameters())
 
 
 def _is_lent(root: nn.Module) -> bool:

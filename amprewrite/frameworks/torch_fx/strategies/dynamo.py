@@ -13,19 +13,19 @@ from amprewrite.frameworks.torch_fx.capture.warmup import (
     copies,
     try_run,
 )
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.lazy_runner import lazy_runner
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
 from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.plan import Plan
 
 
-def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
+def dynamo(conversion: Conversion, cause: CaptureError | None) -> LazyModule:
     """Return a module that dynamo captures at its first call.
 
     Args:
-        subject: The model and the request.
+        conversion: The model and the request.
         cause: The reason for which export passed the model on; the module is then
             called once on the arguments, so that it has a plan. None without one.
 
@@ -36,21 +36,23 @@ def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
             model holds something that cannot be copied.
     """
     if cause is not None:
-        return _called_once(subject, cause)
-    model, use = run_later(subject.root, trains=subject.trains)
-    return _lazy(model, subject.request, "", use)
+        return _called_once(conversion, cause)
+    model, use = run_later(conversion.root, trains=conversion.trains)
+    return _lazy(model, conversion.request, "", use)
 
 
-def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
-    refuse_several_graphs(subject, cause)
-    if subject.owned:  # by a converted model, which is being called
-        use = Use(trained=subject.trains)
-        return _lazy(subject.root, subject.request, str(cause), use, subject.path)
-    args, kwargs = subject.args, subject.kwargs
-    model, use = run_later(subject.root, trains=subject.trains)
-    lazy = _lazy(model, subject.request, str(cause), use)
+def _called_once(conversion: Conversion, cause: CaptureError) -> LazyModule:
+    refuse_several_graphs(conversion, cause)
+    if conversion.owned:  # by a converted model, which is being called
+        use = Use(trained=conversion.trains)
+        return _lazy(
+            conversion.root, conversion.request, str(cause), use, conversion.path
+        )
+    args, kwargs = conversion.args, conversion.kwargs
+    model, use = run_later(conversion.root, trains=conversion.trains)
+    lazy = _lazy(model, conversion.request, str(cause), use)
     try:
-        if subject.trains and torch.is_grad_enabled():
+        if conversion.trains and torch.is_grad_enabled():
             with undisturbed(model, hooks=False):
                 lazy(*copies(args), **copies(dict(kwargs)))
         else:
@@ -63,7 +65,7 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
     return lazy
 
 
-def refuse_several_graphs(subject: Subject, cause: CaptureError) -> None:
+def refuse_several_graphs(conversion: Conversion, cause: CaptureError) -> None:
     """Refuse to replace export if the request needs the model as one graph.
 
     Raises:
@@ -71,10 +73,10 @@ def refuse_several_graphs(subject: Subject, cause: CaptureError) -> None:
             program already.
         UnsupportedError: The request has a tolerance.
     """
-    request = subject.request
+    request = conversion.request
     if request.plan is not None:
         raise CaptureError(f"{cause}; plan= needs one graph for the model") from cause
-    if not isinstance(subject.model, nn.Module) or request.processor is not None:
+    if not isinstance(conversion.model, nn.Module) or request.processor is not None:
         raise cause
     if request.budget is not None:
         raise refuse_lazy(str(cause)) from cause

@@ -14,16 +14,16 @@ from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.capture.program import is_program
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.part_hooks import users_hooks
 from amprewrite.frameworks.torch_fx.programs.structure import is_read
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable, written_constant
-from amprewrite.frameworks.torch_fx.subject import Subject
 
 
-def export_now(subject: Subject) -> ConvertedModule | CaptureError:
+def export_now(conversion: Conversion) -> ConvertedModule | CaptureError:
     """Return the converted module, or the reason why export is not faithful.
 
     Raises:
@@ -32,27 +32,29 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
         PlanMismatchError: The given plan was made for another program.
         UnsupportedError: An argument is a nested tensor of the strided layout.
     """
-    call_key(subject.args, subject.kwargs)  # refuses tensors without a shape
+    call_key(conversion.args, conversion.kwargs)  # refuses tensors without a shape
     try:
-        captured = capture_for(subject.model, subject.root, subject.request)
-        if subject.trains:
-            read_by_name(captured.module, subject.root)
+        captured = capture_for(conversion.model, conversion.root, conversion.request)
+        if conversion.trains:
+            read_by_name(captured.module, conversion.root)
     except CaptureError as error:
-        return beside_shapes(subject, error)
+        return beside_shapes(conversion, error)
     if captured.seen.constants:  # of few models
-        captured.seen.written += _unread(subject, captured.seen)
-    reason = _effects(subject) or captured.seen.reason(training=subject.trains)
+        captured.seen.written += _unread(conversion, captured.seen)
+    reason = _effects(conversion) or captured.seen.reason(training=conversion.trains)
     if captured.seen.stored and not reason:
         reason = "export stores once what forward stores outside of the model"
-    if subject.trains and not reason:
-        reason = _hidden(subject.root)
+    if conversion.trains and not reason:
+        reason = _hidden(conversion.root)
     if reason:
-        return _refused(subject, reason)
-    reading = read_runnable(captured, subject.request, subject.root, subject.path)
-    where = "" if is_program(subject.model) else written_constant(reading.graph)
+        return _refused(conversion, reason)
+    reading = read_runnable(
+        captured, conversion.request, conversion.root, conversion.path
+    )
+    where = "" if is_program(conversion.model) else written_constant(reading.graph)
     if where:
-        return _refused(subject, f"{_COPIED} {where}")
-    return assemble(subject, captured, reading)
+        return _refused(conversion, f"{_COPIED} {where}")
+    return assemble(conversion, captured, reading)
 
 
 _COPIED = (
@@ -61,25 +63,25 @@ _COPIED = (
 )
 
 
-def _refused(subject: Subject, reason: str) -> CaptureError:
-    shapes = subject.request.dynamic_shapes is not None
+def _refused(conversion: Conversion, reason: str) -> CaptureError:
+    shapes = conversion.request.dynamic_shapes is not None
     return CaptureError(f"{reason}; {PER_SIGNATURE}" if shapes else reason)
 
 
-def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
+def beside_shapes(conversion: Conversion, error: CaptureError) -> CaptureError:
     """Return the reason why the model could not be captured, other than its shapes.
 
     Raises:
         CaptureError: ``dynamic_shapes`` is wrong for the model.
     """
-    model, shapes = subject.model, subject.request.dynamic_shapes
+    model, shapes = conversion.model, conversion.request.dynamic_shapes
     if shapes is None or not isinstance(model, nn.Module):
         return error
-    refuse_mistake(model, subject.args, subject.kwargs, shapes, error)
+    refuse_mistake(model, conversion.args, conversion.kwargs, shapes, error)
     return CaptureError(f"{error}; {PER_SIGNATURE}")
 
 
-def _unread(subject: Subject, seen: Seen) -> Iterator[str]:
+def _unread(conversion: Conversion, seen: Seen) -> Iterator[str]:
     """Yield the names of constants that no further program would be captured for.
 
     A converted model of its own class writes them, and has programs for each value of
@@ -87,7 +89,7 @@ def _unread(subject: Subject, seen: Seen) -> Iterator[str]:
     """
     for constant in seen.constants:
         name = constant.settings or constant.name
-        if not subject.has_own_class or not is_read(name, seen.attributes):
+        if not conversion.has_own_class or not is_read(name, seen.attributes):
             yield constant.full_name
 
 
@@ -103,9 +105,9 @@ def _hidden(root: nn.Module) -> str:
     return f"export keeps as constants the weights of {names[0]}, which is no submodule"
 
 
-def _effects(subject: Subject) -> str:
+def _effects(conversion: Conversion) -> str:
     """Return the reason why hooks of the model need dynamo; empty if none does."""
-    names = [*users_hooks(subject.root)]
+    names = [*users_hooks(conversion.root)]
     if not names:
         return ""
     more = f" (and {len(names) - 1} more)" if names[1:] else ""

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
-from amprewrite.frameworks.torch_fx.subject import Subject
 
 Result = ConvertedModule | CaptureError | None
 """The program, None if it is captured later, or the reason to try the next strategy."""
@@ -30,8 +30,8 @@ class Strategy:
 
     name: str
     when: str
-    applies: Callable[[Subject], bool]
-    convert: Callable[[Subject, CaptureError | None], Result]
+    applies: Callable[[Conversion], bool]
+    convert: Callable[[Conversion, CaptureError | None], Result]
     passes_on: tuple[str, ...] = ()
 
 
@@ -39,8 +39,8 @@ STRATEGIES = (
     Strategy(
         name="export now",
         when="there are arguments, or the model is an exported program",
-        applies=lambda subject: subject.at_once,
-        convert=lambda subject, _: export_now(subject),
+        applies=lambda conversion: conversion.at_once,
+        convert=lambda conversion, _: export_now(conversion),
         passes_on=(
             "torch.export cannot capture the model, with or without dynamic_shapes",
             "forward writes to attributes, which export takes back",
@@ -56,8 +56,8 @@ STRATEGIES = (
         name="export on call",
         when="there are no arguments, and operands are promoted: dynamo would run the "
         "model's own ops on operands of different dtypes, which they refuse",
-        applies=lambda subject: (
-            not subject.at_once and subject.request.processor is not None
+        applies=lambda conversion: (
+            not conversion.at_once and conversion.request.processor is not None
         ),
         convert=lambda _, __: None,
     ),
@@ -72,7 +72,7 @@ STRATEGIES = (
 """Every strategy; the last one applies to every model and passes none on."""
 
 
-def first_program(subject: Subject) -> ConvertedModule | None:
+def first_program(conversion: Conversion) -> ConvertedModule | None:
     """Return the program that is captured at once; None if it is at the first call.
 
     Raises:
@@ -80,8 +80,8 @@ def first_program(subject: Subject) -> ConvertedModule | None:
     """
     passed: CaptureError | None = None
     for strategy in STRATEGIES:
-        if strategy.applies(subject):
-            found = strategy.convert(subject, passed)
+        if strategy.applies(conversion):
+            found = strategy.convert(conversion, passed)
             if not isinstance(found, CaptureError):
                 return found
             passed = found

@@ -13,8 +13,8 @@ from amprewrite.errors import PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.assemble import assemble
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
-from amprewrite.frameworks.torch_fx.subject import Subject
 
 X = torch.ones(2, 4)
 
@@ -24,10 +24,10 @@ def a_model() -> Any:
 
 
 def assembled(model: Any, **fields: Any) -> Any:
-    subject = Subject.of(model, Request(planner("bf16"), (X,), **fields))
+    conversion = Conversion(model, Request(planner("bf16"), (X,), **fields))
     captured = capture(model, (X,), None)
-    reading = read_runnable(captured, subject.request, model)
-    return assemble(subject, captured, reading)
+    reading = read_runnable(captured, conversion.request, model)
+    return assemble(conversion, captured, reading)
 
 
 def test_the_plan_is_made_or_the_one_that_is_given() -> None:

@@ -158,7 +158,7 @@ def test_the_result_may_be_compiled_by_inductor() -> None:
     assert relative_error(in_full(program, value), in_full(model, value)) < 2 * ROUNDING
 
 
-WAY_IN = {"assemble", "build", "convert", "planning", "strategies", "subject"}
+WAY_IN = {"assemble", "build", "convert", "planning", "strategies"}
 """Modules of their own and a folder, through which every conversion goes."""
 
 

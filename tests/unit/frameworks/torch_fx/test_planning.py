@@ -10,18 +10,18 @@ from torch import nn
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.planning import SLOW_FLOAT16, plan_for
 from amprewrite.frameworks.torch_fx.rewrite.read import read
-from amprewrite.frameworks.torch_fx.subject import Subject
 
 X = torch.ones(2, 4)
 
 
 def plan(policy: str, notes: tuple[str, ...] = (), **fields: Any) -> Any:
     model = nn.Linear(4, 4).eval()
-    subject = Subject.of(model, Request(planner(policy), (X,), **fields))
+    conversion = Conversion(model, Request(planner(policy), (X,), **fields))
     captured = replace(capture(model, (X,), None), notes=notes)
-    return plan_for(subject, captured, read(captured.module))
+    return plan_for(conversion, captured, read(captured.module))
 
 
 def test_a_plan_knows_its_mode_and_how_it_was_captured() -> None:

@@ -13,12 +13,12 @@ from amprewrite.dispatch import planner
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import module_hooks
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.derived.derive import derive
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
 from amprewrite.frameworks.torch_fx.programs import part_hooks
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
-from amprewrite.frameworks.torch_fx.subject import Subject
 from tests.torch_programs import Program, relative_error
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -29,15 +29,14 @@ def network() -> Any:
     return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).eval()
 
 
-def subject(model: Any, *, args: Any = (X,), training: bool = False) -> Subject:
-    return Subject.of(model, Request(planner("bf16"), args, training=training))
+def conversion(model: Any, *, args: Any = (X,), training: bool = False) -> Conversion:
+    return Conversion(model, Request(planner("bf16"), args, training=training))
 
 
-def no_capture(_: object) -> Any:
-    raise AssertionError
+no_capture: Any = None  # so none can be made
 
 
-def derived(asked: Subject) -> Any:
+def derived(asked: Conversion) -> Any:
     program: Any = export_now(asked)
     return derive(asked, program, no_capture)
 
@@ -45,7 +44,7 @@ def derived(asked: Subject) -> Any:
 @pytest.mark.parametrize("training", [False, True])
 def test_tensors_are_shared_for_training_alone(*, training: bool) -> None:
     model = network()
-    made = derived(subject(model, training=training))
+    made = derived(conversion(model, training=training))
     assert isinstance(made, nn.Sequential)
     assert made is not model
     assert type(model) is nn.Sequential
@@ -59,7 +58,7 @@ def test_tensors_are_shared_for_training_alone(*, training: bool) -> None:
 
 
 def test_the_program_reads_the_very_dicts_of_the_model() -> None:
-    made = derived(subject(network()))
+    made = derived(conversion(network()))
     program = vars(made)[STATE].latest()
     for path in ("0", "1"):
         ours, theirs = made.get_submodule(path), program.get_submodule(path)
@@ -72,7 +71,7 @@ def test_the_models_own_hooks_are_those_of_its_programs(
     monkeypatch.setattr(part_hooks, "is_users", lambda _: False)  # as a library's
     model = network()
     model.register_forward_hook(lambda _, __, y: y * 2)
-    made = derived(subject(model))
+    made = derived(conversion(model))
     assert not module_hooks.call_hooks(made)
     assert module_hooks.call_hooks(model)
     assert set(vars(made)[STATE].shared.hooks["_forward_hooks"]) == set(
@@ -82,7 +81,7 @@ def test_the_models_own_hooks_are_those_of_its_programs(
 
 
 def test_loads_that_assign_are_followed() -> None:
-    made = derived(subject(network()))
+    made = derived(conversion(network()))
     assert follow_assigned in module_hooks.load_hooks(made).values()
     other = network()
     with torch.no_grad():
@@ -95,7 +94,7 @@ def test_loads_that_assign_are_followed() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_without_a_program_it_is_captured_later(*, training: bool) -> None:
     model = network()
-    asked = subject(model, args=None, training=training)
+    asked = conversion(model, args=None, training=training)
     made: Any = derive(asked, None, no_capture)
     assert vars(made)[STATE].plans == ()
     assert (made[0].weight is model[0].weight) is training
@@ -105,7 +104,7 @@ def test_without_a_program_it_is_captured_later(*, training: bool) -> None:
 def test_what_dynamo_captures_shares_tensors_and_attributes() -> None:
     model: Any = Program(lambda m, x: m.a(x), a=nn.Linear(4, 4)).eval()
     model.losses = losses = [1.0]
-    asked = subject(model, args=None)
+    asked = conversion(model, args=None)
     lazy: Any = dynamo(asked, None)
     made: Any = derive(asked, lazy, no_capture)
     assert made.a.weight is lazy.model.a.weight
@@ -118,11 +117,11 @@ def test_what_dynamo_captures_shares_tensors_and_attributes() -> None:
 def test_a_part_in_torchscript_has_no_plain_model() -> None:
     script = torch.jit.trace(nn.Linear(4, 4).eval(), (X,))
     model: Any = nn.Sequential(script, nn.Linear(4, 4)).eval()
-    made = derived(subject(model))
+    made = derived(conversion(model))
     assert relative_error(made(X), model(X)) < 0.02
     with pytest.raises(UnsupportedError, match="a part of the model is TorchScript"):
         vars(made)[STATE].shared.refuse_copy()
-    trained = derived(subject(model, training=True))
+    trained = derived(conversion(model, training=True))
     vars(trained)[STATE].shared.refuse_copy()
     assert trained[0] is script
 
@@ -131,7 +130,7 @@ def test_a_function_around_a_part_is_a_reason_not_to_copy() -> None:
     model = network()
     part = model[0]
     model.taken = lambda x: part(x).relu()
-    made = derived(subject(model))
+    made = derived(conversion(model))
     with pytest.raises(UnsupportedError, match="taken of Sequential is a function"):
         vars(made)[STATE].shared.refuse_copy()
 
@@ -142,7 +141,7 @@ def test_a_model_that_cannot_be_copied_is_refused() -> None:
             raise RuntimeError("no copies of this")
 
     with pytest.raises(UnsupportedError, match="Stuck cannot be copied"):
-        derived(subject(Stuck(4, 4).eval()))
+        derived(conversion(Stuck(4, 4).eval()))
 
 
 @pytest.mark.parametrize("args", [None, (X,)], ids=["lazily", "args"])

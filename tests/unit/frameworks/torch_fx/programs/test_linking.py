@@ -14,10 +14,10 @@ import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
 from amprewrite.frameworks.torch_fx.programs.linking import link, tensors_of
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
-from amprewrite.frameworks.torch_fx.subject import Subject
 from tests.torch_programs import relative_error
 
 LOW, FULL = torch.bfloat16, torch.float32
@@ -47,7 +47,7 @@ def model() -> Any:
 
 def program_of(model: Any, *, training: bool = False, **kwargs: Any) -> Any:
     request = Request(planner("bf16"), (X,), kwargs, training=training)
-    return export_now(Subject.of(model, request))
+    return export_now(Conversion(model, request))
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import amprewrite
 from amprewrite.errors import PlanMismatchError, UnsupportedError
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.programs import part_hooks
 from amprewrite.frameworks.torch_fx.programs.new_program import have_same_tensors
-from amprewrite.frameworks.torch_fx.programs.shared_state import Wanted
 from tests.torch_programs import relative_error
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -52,30 +52,36 @@ def made(converted: Any) -> Any:
     return copy.deepcopy(converted)
 
 
-def noted(made: Any) -> list[Wanted]:
-    """Return a list that gets what is to be captured."""
-    shared, found = vars(made)[STATE].shared, list[Wanted]()
-    capture = shared.capture
+class Noting:
+    """Captures programs, and notes the conversions."""
 
-    def note(wanted: Wanted) -> Any:
-        found.append(wanted)
-        return capture(wanted)
+    def __init__(self, capture: Any) -> None:
+        self.capture, self.request = capture, capture.request
+        self.conversions: list[Any] = []
 
-    shared.capture = note
-    return found
+    def __call__(self, conversion: Conversion, /) -> Any:
+        self.conversions.append(conversion)
+        return self.capture(conversion)
+
+
+def noted(made: Any) -> list[Any]:
+    """Return a list that gets the conversions of a model from now on."""
+    shared = vars(made)[STATE].shared
+    shared.capture = Noting(shared.capture)
+    return shared.capture.conversions
 
 
 def test_a_plain_model_is_captured_with_the_plan_of_the_others(made: Any) -> None:
     found = noted(made)
     x = torch.randn(5, 4)
     made(x)
-    (wanted,) = found
-    assert type(wanted.model) is Network
-    assert {p.dtype for p in wanted.model.parameters()} == {torch.float32}
-    assert (wanted.path, wanted.first) == ("", False)
-    assert wanted.args[0] is x
-    assert wanted.dynamic_shapes["x"] == {0: torch.export.Dim.AUTO}
-    assert wanted.like == made.plans[0]
+    (conversion,) = found
+    assert type(conversion.model) is Network
+    assert {p.dtype for p in conversion.model.parameters()} == {torch.float32}
+    assert (conversion.path, conversion.first) == ("", False)
+    assert conversion.args[0] is x
+    assert conversion.request.dynamic_shapes["x"] == {0: torch.export.Dim.AUTO}
+    assert conversion.like == made.plans[0]
 
 
 def test_a_part_is_captured_with_its_path_and_without_the_models_hooks(

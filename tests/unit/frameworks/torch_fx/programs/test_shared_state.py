@@ -16,12 +16,8 @@ from amprewrite.frameworks.torch_fx.programs import shared_state
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
 
 
-def no_capture(_: object) -> Any:
-    raise AssertionError
-
-
 def state(*, trains: bool = False, mode: bool | None = None) -> SharedState:
-    return SharedState(no_capture, trains, mode)
+    return SharedState(None, trains, mode)
 
 
 class Trained(ConvertedModule):

@@ -14,9 +14,9 @@ import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.errors import AmpWarning, UnsupportedError
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
-from amprewrite.frameworks.torch_fx.programs.shared_state import Wanted
-from amprewrite.frameworks.torch_fx.strategies.again import captures
+from amprewrite.frameworks.torch_fx.strategies.again import Captures
 from tests.torch_programs import Program
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -57,36 +57,41 @@ class Fixed(Model):
         return self.inner(x)
 
 
-def wanted(model: Any, *args: Any, **fields: Any) -> Wanted:
-    names = ("dynamic_shapes", "like", "first", "keeps")
-    given = {"dynamic_shapes": None, "like": None, "first": False, "keeps": False}
-    given |= fields
-    return Wanted(
-        model.eval(),
-        fields.pop("path", ""),
-        args or (X,),
-        {},
-        **{name: given[name] for name in names},
+def conversion(
+    model: Any,
+    *args: Any,
+    request: Request = REQUEST,
+    dynamic_shapes: Any = None,
+    keeps: bool = False,
+    **fields: Any,
+) -> Conversion:
+    asked = replace(
+        request,
+        args=args or (X,),
+        kwargs={},
+        dynamic_shapes=dynamic_shapes,
+        training=keeps,
     )
+    return Conversion(model.eval(), asked, owned=True, **fields)
 
 
 def test_extents_that_vary_are_tried_first() -> None:
-    capture = captures(REQUEST)
-    program = capture(wanted(Model(), dynamic_shapes=ROWS))
+    capture = Captures(REQUEST)
+    program = capture(conversion(Model(), dynamic_shapes=ROWS))
     assert program.plan.captured == "captured by torch.export"
     assert program.takes((torch.ones(9, 4),), {})
-    assert not capture(wanted(Model())).takes((torch.ones(9, 4),), {})
+    assert not capture(conversion(Model())).takes((torch.ones(9, 4),), {})
 
 
 def test_export_without_varying_extents_is_next() -> None:
-    program = captures(REQUEST)(wanted(Fixed(), dynamic_shapes=ROWS))
+    program = Captures(REQUEST)(conversion(Fixed(), dynamic_shapes=ROWS))
     assert program.plan.captured == "captured by torch.export"
     assert not program.takes((torch.ones(9, 4),), {})
 
 
 def test_dynamo_is_last_and_says_the_first_reason() -> None:
     model = Branches()
-    program = captures(REQUEST)(wanted(model, dynamic_shapes=ROWS))
+    program = Captures(REQUEST)(conversion(model, dynamic_shapes=ROWS))
     assert isinstance(program, LazyModule)
     assert program.plans == (), "it is captured as it is called"
     program(X)
@@ -103,7 +108,7 @@ def test_an_object_with_state_goes_to_dynamo_at_once() -> None:
         return cache.keys * 2
 
     model, cache = Program(caches, a=nn.Linear(4, 4)), Cache(X)
-    program = captures(REQUEST)(wanted(model, X, cache))
+    program = Captures(REQUEST)(conversion(model, X, cache))
     assert not calls, "no export runs the model"
     found = program(X, cache)
     assert torch.equal(cache.keys * 2, found)
@@ -112,7 +117,7 @@ def test_an_object_with_state_goes_to_dynamo_at_once() -> None:
 
 def test_lists_tuples_and_dicts_are_exported() -> None:
     model = Program(lambda m, x: m.a(x["a"][0][0]), a=nn.Linear(4, 4))
-    program = captures(REQUEST)(wanted(model, {"a": [(X,)]}))
+    program = Captures(REQUEST)(conversion(model, {"a": [(X,)]}))
     assert program.plan.captured == "captured by torch.export"
 
 
@@ -124,35 +129,40 @@ def full() -> amprewrite.Plan:
 
 
 def test_a_given_plan_is_applied_where_it_fits(full: amprewrite.Plan) -> None:
-    capture = captures(replace(REQUEST, plan=full))
-    assert not capture(wanted(Model(), torch.ones(5, 4))).plan.casts
+    request = replace(REQUEST, plan=full)
+    capture = Captures(request)
+    assert not capture(
+        conversion(Model(), torch.ones(5, 4), request=request)
+    ).plan.casts
 
     class Other(Model):
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(x).relu()
 
-    assert capture(wanted(Other())).plan.casts
+    assert capture(conversion(Other(), request=request)).plan.casts
 
 
 def test_the_plan_of_other_extents_counts_only_under_a_tolerance(
     full: amprewrite.Plan,
 ) -> None:
-    assert captures(REQUEST)(wanted(Model(), like=full)).plan.casts
+    assert Captures(REQUEST)(conversion(Model(), like=full)).plan.casts
     budget: Any = object()  # it is not asked for
     request = replace(REQUEST, budget=budget)
-    assert not captures(request)(wanted(Model(), like=full)).plan.casts
+    assert not Captures(request)(
+        conversion(Model(), request=request, like=full)
+    ).plan.casts
 
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_weights_are_stored_as_the_conversion_says(*, trains: bool) -> None:
-    program: Any = captures(REQUEST)(wanted(Model(), keeps=trains))
+    program: Any = Captures(REQUEST)(conversion(Model(), keeps=trains))
     low = torch.float32 if trains else torch.bfloat16
     assert program.get_parameter("inner.weight").dtype == low
 
 
 def test_a_program_of_a_part_has_its_path() -> None:
-    plain = wanted(nn.Linear(4, 4))
-    program = captures(REQUEST)(replace(plain, path="layers.0"))
+    plain = conversion(nn.Linear(4, 4))
+    program = Captures(REQUEST)(replace(plain, path="layers.0"))
     assert program.path == "layers.0"
     (decision,) = [d for d in program.plan.decisions if d.canonical == "linear"]
     assert decision.path == "layers.0"
@@ -164,9 +174,9 @@ def test_warnings_of_the_whole_model_are_given_for_its_first_program_alone() -> 
     for model in (Model(), nn.ReLU()):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            captures(request)(wanted(model))
+            Captures(request)(conversion(model, request=request))
         with pytest.warns(AmpWarning) as told:
-            captures(request)(wanted(model, first=True))
+            Captures(request)(conversion(model, request=request, first=True))
         assert any("unused rule" in str(w.message) for w in told)
     assert any("rewritten 0 " in str(w.message) for w in told)
 
@@ -174,13 +184,13 @@ def test_warnings_of_the_whole_model_are_given_for_its_first_program_alone() -> 
 def test_other_warnings_are_given_once_for_all_programs() -> None:
     request = replace(REQUEST, planner=planner("fp16"))
     model = Program(lambda m, x: m.a(x).exp().sum(), a=nn.Linear(4, 4))
-    capture = captures(request)
+    capture = Captures(request)
     with warnings.catch_warnings(record=True) as first:
         warnings.simplefilter("always")
-        capture(wanted(model))
+        capture(conversion(model, request=request))
     with warnings.catch_warnings(record=True) as second:
         warnings.simplefilter("always")
-        capture(wanted(model, torch.ones(5, 4)))
+        capture(conversion(model, torch.ones(5, 4), request=request))
     assert first
     assert not second
 
@@ -190,4 +200,4 @@ def test_errors_of_the_request_are_raised() -> None:
     budget: Any = object()  # it is not asked for
     request = replace(REQUEST, budget=budget)
     with pytest.raises(UnsupportedError, match="cannot be captured by"):
-        captures(request)(wanted(Branches()))
+        Captures(request)(conversion(Branches(), request=request))

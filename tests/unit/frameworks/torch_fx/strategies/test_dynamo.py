@@ -13,8 +13,8 @@ import amprewrite
 from amprewrite.dispatch import planner, processor_of
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.policy import load_policy
 from tests.torch_programs import Program
 
@@ -22,9 +22,9 @@ X = torch.ones(2, 4)
 CAUSE = CaptureError("export says no")
 
 
-def subject(forward: Any, **fields: Any) -> Subject:
+def subject(forward: Any, **fields: Any) -> Conversion:
     model = Program(forward, a=nn.Linear(4, 4)).eval()
-    return Subject.of(model, Request(planner("bf16"), **{"args": (X,), **fields}))
+    return Conversion(model, Request(planner("bf16"), **{"args": (X,), **fields}))
 
 
 def branches(m: Any, x: Any) -> Any:

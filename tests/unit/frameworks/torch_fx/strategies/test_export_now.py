@@ -12,9 +12,9 @@ from torch.export import Dim
 from amprewrite.dispatch import planner
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
-from amprewrite.frameworks.torch_fx.subject import Subject
 from tests.torch_programs import Program
 
 X = torch.ones(2, 4)
@@ -22,7 +22,7 @@ X = torch.ones(2, 4)
 
 def found(forward: Any, **fields: Any) -> Any:
     model = Program(forward, a=nn.Linear(4, 4)).eval()
-    return export_now(Subject.of(model, Request(planner("bf16"), (X,), **fields)))
+    return export_now(Conversion(model, Request(planner("bf16"), (X,), **fields)))
 
 
 def branches(m: Any, x: Any) -> Any:

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import amprewrite
 from amprewrite.dispatch import planner, processor_of
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.strategies.table import STRATEGIES
-from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.policy import load_policy
 from tests.torch_programs import Program
 
@@ -24,9 +24,9 @@ EXPORTED = torch.export.export(MODEL, (X,), strict=False)
 PROMOTES = processor_of(load_policy("promote"))
 
 
-def subject(model: Any, args: Any, processor: Any = None) -> Subject:
+def subject(model: Any, args: Any, processor: Any = None) -> Conversion:
     request = Request(planner("bf16"), args, None, processor=processor)
-    return Subject.of(model, request)
+    return Conversion(model, request)
 
 
 def test_there_are_three_and_the_last_applies_to_every_model() -> None:

@@ -8,13 +8,13 @@ from torch import nn
 
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.frameworks.torch_fx.conversion import Conversion
 
 X = torch.ones(2, 4)
 
 
-def subject(model: Any, **fields: Any) -> Subject:
-    return Subject.of(model, Request(planner("bf16"), **fields))
+def subject(model: Any, **fields: Any) -> Conversion:
+    return Conversion(model, Request(planner("bf16"), **fields))
 
 
 @pytest.mark.parametrize("mode", [True, False])
