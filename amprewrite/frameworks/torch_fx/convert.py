@@ -4,9 +4,9 @@ from torch import nn
 
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.base import Request, refuse_plan
-from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import refuse_unused
+from amprewrite.frameworks.torch_fx.assemble import plan_for
 from amprewrite.frameworks.torch_fx.capture.export import WITHOUT_ARGS, model_device
-from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for, refuse_unused
 from amprewrite.frameworks.torch_fx.capture.program import Model
 from amprewrite.frameworks.torch_fx.compat import threads
 from amprewrite.frameworks.torch_fx.conversion import Conversion
@@ -16,7 +16,6 @@ from amprewrite.frameworks.torch_fx.derived.in_place import derive_in_place
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.distributed import refuse_wrapped
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch_training
-from amprewrite.frameworks.torch_fx.planning import plan_for
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
 from amprewrite.frameworks.torch_fx.strategies.again import Captures
 from amprewrite.frameworks.torch_fx.strategies.export_now import beside_shapes

@@ -116,6 +116,22 @@ def distinct_casts() -> AbstractContextManager[None]:
     return replaced(mode, "__torch_dispatch__", distinct)
 
 
+def noting_ops(
+    note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object],
+) -> AbstractContextManager[None]:
+    """Call ``note`` with each op that is traced and its arguments, before it runs."""
+    mode: Any = proxy_tensor.ProxyTorchDispatchMode
+    dispatch = mode.__torch_dispatch__
+
+    def noted(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        note(func, args, kwargs or {})
+        return dispatch(self, func, types, args, kwargs)
+
+    return replaced(mode, "__torch_dispatch__", noted)
+
+
 def _slot(tensor: Any, tracer: Any) -> Any:
     get_slot: Any = proxy_tensor.get_proxy_slot
     return get_slot(tensor, tracer, None)

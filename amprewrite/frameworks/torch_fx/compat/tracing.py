@@ -116,22 +116,6 @@ def noting_tracers(note: Callable[[Any], object]) -> AbstractContextManager[None
     return threads.replaced(mode, "__enter__", entered)
 
 
-def noting_ops(
-    note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object],
-) -> AbstractContextManager[None]:
-    """Call ``note`` with each op that is traced and its arguments, before it runs."""
-    mode: Any = proxy_tensor.ProxyTorchDispatchMode
-    dispatch = mode.__torch_dispatch__
-
-    def noted(
-        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        note(func, args, kwargs or {})
-        return dispatch(self, func, types, args, kwargs)
-
-    return threads.replaced(mode, "__torch_dispatch__", noted)
-
-
 def tensors_of(tracer: Any) -> list[tuple[torch.Tensor, Node]]:
     """Return the tensors of a trace that are alive, with their nodes."""
     tracked = tracer.tensor_tracker.items()

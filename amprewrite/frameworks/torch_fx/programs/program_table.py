@@ -23,19 +23,16 @@ from amprewrite.frameworks.torch_fx.module.state import mode_name
 from amprewrite.frameworks.torch_fx.plain import written
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
-from amprewrite.frameworks.torch_fx.programs.call_key import call_key
-from amprewrite.frameworks.torch_fx.programs.extents import Extents
+from amprewrite.frameworks.torch_fx.programs.calls import Extents, call_key
 from amprewrite.frameworks.torch_fx.programs.new_program import (
+    captured_at_call,
+    exported_at_call,
     have_same_tensors,
+    program_to_export,
     refuse_made_of_low,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import adopt_hooks, hook_keys
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
-from amprewrite.frameworks.torch_fx.programs.stand_ins import (
-    captured_at_call,
-    exported_at_call,
-    program_to_export,
-)
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
     Names,

@@ -14,8 +14,7 @@ from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.state import mode_name
 from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
-from amprewrite.frameworks.torch_fx.programs.call_key import CallKey
-from amprewrite.frameworks.torch_fx.programs.extents import Extents
+from amprewrite.frameworks.torch_fx.programs.calls import CallKey, Extents
 from amprewrite.frameworks.torch_fx.programs.structure import Watch
 
 MANY = 16

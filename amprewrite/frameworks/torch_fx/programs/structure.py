@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
+from amprewrite.frameworks.torch_fx.capture.seen import (
     ALL,
     Names,
     is_recorded,

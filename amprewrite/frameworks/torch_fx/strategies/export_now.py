@@ -6,18 +6,18 @@ from torch import nn
 
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.assemble import assemble
-from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
+from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
+from amprewrite.frameworks.torch_fx.capture.one_graph import (
     PER_SIGNATURE,
+    capture_for,
     refuse_mistake,
 )
-from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
-from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.capture.program import is_program
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
-from amprewrite.frameworks.torch_fx.programs.call_key import call_key
+from amprewrite.frameworks.torch_fx.programs.calls import call_key
 from amprewrite.frameworks.torch_fx.programs.part_hooks import users_hooks
 from amprewrite.frameworks.torch_fx.programs.structure import is_read
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable, written_constant

@@ -15,9 +15,9 @@ from torch.fx import GraphModule
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
     pytrees,
+    settings,
     tensor_internals,
     threads,
-    tracing,
 )
 
 
@@ -140,7 +140,7 @@ class FirstWrites(operators.Transparent):
             self.note(tensor)
             return as_array(tensor, *args, **kwargs)
 
-        ops = tracing.noting_ops(self.note_op) if traced else self
+        ops = settings.noting_ops(self.note_op) if traced else self
         with threads.replaced(torch.Tensor, "numpy", noted), ops:
             yield
 

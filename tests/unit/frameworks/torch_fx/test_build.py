@@ -8,7 +8,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import PlanMismatchError
-from amprewrite.frameworks.torch_fx.build import build
+from amprewrite.frameworks.torch_fx.assemble import build
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 

@@ -158,8 +158,8 @@ def test_the_result_may_be_compiled_by_inductor() -> None:
     assert relative_error(in_full(program, value), in_full(model, value)) < 2 * ROUNDING
 
 
-WAY_IN = {"assemble", "build", "convert", "planning", "strategies"}
-"""Modules of their own and a folder, through which every conversion goes."""
+WAY_IN = {"assemble", "convert", "strategies"}
+"""Chapters and a folder through which every conversion goes."""
 
 
 def test_a_conversion_goes_once_through_each_module_on_its_way() -> None:
@@ -189,7 +189,7 @@ def test_a_conversion_goes_once_through_each_module_on_its_way() -> None:
     parts = [n.removeprefix(package) for n in entered if n.startswith(package)]
     way = Counter(part for part in parts if part.partition(".")[0] in WAY_IN)
     assert {part.partition(".")[0] for part in way} == WAY_IN
-    assert max(way.values()) <= 2
+    assert max(way.values()) <= 3
     calls = [n for n, _ in groupby(n for n in above if n.startswith("amprewrite"))]
     assert calls[-1] == "amprewrite.api"
     assert set(Counter(calls).values()) == {1}

@@ -9,9 +9,12 @@ from torch import nn
 
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.assemble import (
+    SLOW_FLOAT16,
+    plan_for,
+)
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.conversion import Conversion
-from amprewrite.frameworks.torch_fx.planning import SLOW_FLOAT16, plan_for
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 
 X = torch.ones(2, 4)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
+from amprewrite.frameworks.torch_fx.capture.seen import (
     ALL,
     is_recorded,
     kinds_of_settings,

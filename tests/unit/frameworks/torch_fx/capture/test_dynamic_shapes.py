@@ -7,11 +7,11 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import CaptureError, UnsupportedError
-from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
+from amprewrite.frameworks.torch_fx.capture.export import export_model
+from amprewrite.frameworks.torch_fx.capture.one_graph import (
     refuse_mistake,
     refuse_unused,
 )
-from amprewrite.frameworks.torch_fx.capture.export import export_model
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
-from amprewrite.frameworks.torch_fx.capture.export import export_model
-from amprewrite.frameworks.torch_fx.capture.keywords import keywords_named
+from amprewrite.frameworks.torch_fx.capture.export import export_model, keywords_named
 
 X, MASK = torch.ones(2, 3), torch.ones(3)
 

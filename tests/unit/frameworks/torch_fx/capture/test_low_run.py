@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture import cast_intent
+from amprewrite.frameworks.torch_fx.capture.cast_intent import (
+    run_on_fake,
+    run_on_meta,
+)
 from amprewrite.frameworks.torch_fx.capture.export import export_model
-from amprewrite.frameworks.torch_fx.capture.low_run import run_on_fake, run_on_meta
 from tests.torch_programs import Program
 
 LOW = torch.bfloat16

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from amprewrite.frameworks.torch_fx.compat import tracing
+from amprewrite.frameworks.torch_fx.compat import settings, tracing
 from tests.torch_programs import Program, graph_of
 
 
@@ -159,7 +159,7 @@ def test_tensors_have_their_nodes_and_extents_their_numbers() -> None:
     batch = torch.export.Dim("batch")
     tracers, ops = list[Any](), list[Any]()
     noting = tracing.noting_tracers(tracers.append)
-    with noting, tracing.noting_ops(lambda func, *_: ops.append(func)):
+    with noting, settings.noting_ops(lambda func, *_: ops.append(func)):
         torch.export.export(Model(), (x(),), dynamic_shapes=({0: batch},), strict=False)
     assert found[0] == aten.exp.default
     assert set(found[1:]) == {None}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.programs.call_key import call_key
+from amprewrite.frameworks.torch_fx.programs.calls import call_key
 
 X = torch.ones(2, 3)
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024  # the kind that users have

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
-from amprewrite.frameworks.torch_fx.programs.extents import Extents
+from amprewrite.frameworks.torch_fx.programs.calls import Extents
 
 AUTO = torch.export.Dim.AUTO
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.capture.attribute_reads import is_settings
+from amprewrite.frameworks.torch_fx.capture.seen import is_settings
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Marks
 from amprewrite.frameworks.torch_fx.derived.classes import ConvertedPart, derived_class
 from amprewrite.frameworks.torch_fx.programs.structure import (
