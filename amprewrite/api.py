@@ -390,7 +390,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
             finite where the reference is; or the outputs differ in structure.
         UnsupportedError: The model, or ``reference``, is of no supported kind.
     """
-    from amprewrite.frameworks.arguments import check_arguments
+    from amprewrite.frameworks.base import check_arguments
     from amprewrite.measure.runs import Call
     from amprewrite.registry import framework_of
     from amprewrite.verify.compare import verify as compare

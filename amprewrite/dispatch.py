@@ -6,9 +6,15 @@ from functools import cached_property, partial
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import ArgumentError, UnsupportedError
-from amprewrite.frameworks.arguments import check_arguments, check_overrides
 from amprewrite.frameworks.base import Budget as RequestBudget
-from amprewrite.frameworks.base import Framework, Planner, Recomputer, Request
+from amprewrite.frameworks.base import (
+    Framework,
+    Planner,
+    Recomputer,
+    Request,
+    check_arguments,
+    check_overrides,
+)
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, exact_values, make_plan
 from amprewrite.passes.cost.cost import Objective

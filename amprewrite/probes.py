@@ -54,7 +54,7 @@ def histogram(
             wanted, and there is no float output or no parameter.
         UnsupportedError: The model is of no supported kind.
     """
-    from amprewrite.frameworks.arguments import check_arguments
+    from amprewrite.frameworks.base import check_arguments
     from amprewrite.measure.exponents.counting import count_exponents
     from amprewrite.registry import framework_of
 

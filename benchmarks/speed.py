@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.aten.names import named_tensors
+from amprewrite.frameworks.torch_fx.aten.ops import named_tensors
 from amprewrite.frameworks.torch_fx.compat import compiling
 from benchmarks import zoo
 from benchmarks.gpu import models as usual

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.aten.names import named_tensors
+from amprewrite.frameworks.torch_fx.aten.ops import named_tensors
 
 Case = tuple[Any, Any, Any]
 Run = Callable[[], object]

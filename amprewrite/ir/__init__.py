@@ -1,7 +1,13 @@
 """The neutral program graph: data, invariants, text. Imports no framework."""
 
-from amprewrite.ir.check import check_graph
-from amprewrite.ir.graph import ABS_SQUARE, REGION_BOUNDARIES, Op, ProgramGraph, Value
+from amprewrite.ir.graph import (
+    ABS_SQUARE,
+    REGION_BOUNDARIES,
+    Op,
+    ProgramGraph,
+    Value,
+    check_graph,
+)
 from amprewrite.ir.text import parse_graph, print_graph
 
 __all__ = [

@@ -8,7 +8,6 @@ from functools import cached_property
 from amprewrite.dtypes import FORMATS, is_float, same_kind
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.analysis.additions import find_biases
 from amprewrite.passes.analysis.classify import classify, is_complex, refuse_complex
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.analysis.demand import (
@@ -37,6 +36,7 @@ from amprewrite.passes.placement.contractions import (
     NO_FORMATS,
     contract_formats,
     contracted,
+    find_biases,
 )
 from amprewrite.passes.placement.optimal import (
     Optimum,

@@ -17,8 +17,7 @@ from torch.fx import GraphModule
 
 from amprewrite.frameworks.base import Planner, Recomputer, announce
 from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
-from amprewrite.frameworks.torch_fx.aten.names import model_variable
-from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import model_variable, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.compat import compiling
 from amprewrite.frameworks.torch_fx.compat.compiling import outermost_module

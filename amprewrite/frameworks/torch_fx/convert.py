@@ -18,8 +18,7 @@ from amprewrite.frameworks.torch_fx.module.distributed import refuse_wrapped
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch_training
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
 from amprewrite.frameworks.torch_fx.strategies.again import Captures
-from amprewrite.frameworks.torch_fx.strategies.export_now import beside_shapes
-from amprewrite.frameworks.torch_fx.strategies.table import first_program
+from amprewrite.frameworks.torch_fx.strategies.table import beside_shapes, first_program
 from amprewrite.plan import Plan
 
 

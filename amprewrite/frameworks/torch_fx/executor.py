@@ -18,7 +18,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.aten.names import named_tensors
+from amprewrite.frameworks.torch_fx.aten.ops import named_tensors
 from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.compat.operators import (
     OpOverload,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.passes.analysis.additions import residual_adds
+from amprewrite.passes.placement.contractions import residual_adds
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
 from amprewrite.unit_scaling.graph.scales import OUTPUT, Scale, ScalePlan, resolve
 from amprewrite.unit_scaling.graph.units import Closing, Differentiable, Edge, Unit

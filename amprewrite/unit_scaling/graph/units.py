@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.analysis.additions import CONTRACTIONS, residual_adds
+from amprewrite.passes.placement.contractions import (
+    CONTRACTIONS,
+    residual_adds,
+)
 
 # The part of a program that gradients pass through.
 

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.arguments import check_arguments, check_overrides
+from amprewrite.frameworks.base import (
+    check_arguments,
+    check_overrides,
+)
 from amprewrite.policy import OpClass, Rule
 
 Pair = namedtuple("Pair", ["a", "b"])  # noqa: PYI024  # any tuple will do

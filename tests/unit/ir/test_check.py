@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.errors import GraphError
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph, parse_graph
-from amprewrite.ir.check import INVARIANTS
+from amprewrite.ir.graph import INVARIANTS
 
 GOOD = parse_graph("""
 %x: f32[2] input

@@ -6,8 +6,7 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.policy import OpClass, Rule
-from amprewrite.policy.schema import read_rules, read_table
-from amprewrite.policy.spelling import MOST
+from amprewrite.policy.schema import MOST, read_rules, read_table
 
 
 def mistakes(text, known=()):

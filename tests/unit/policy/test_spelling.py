@@ -1,6 +1,12 @@
 import pytest
 
-from amprewrite.policy.spelling import MOST, Spelling, misspelt, near, unknown_group
+from amprewrite.policy.schema import (
+    MOST,
+    Spelling,
+    misspelt,
+    near,
+    unknown_group,
+)
 
 KNOWN = ("matmul", "softmax")
 

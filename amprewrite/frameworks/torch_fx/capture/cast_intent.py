@@ -24,12 +24,13 @@ from torch.fx import GraphModule, Node
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.aten.names import (
+from amprewrite.frameworks.torch_fx.aten.ops import (
+    argument,
+    dtype_name,
     source_frame,
     source_line,
     user_frames,
 )
-from amprewrite.frameworks.torch_fx.aten.ops import argument, dtype_name
 from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.warmup import copies
 from amprewrite.frameworks.torch_fx.compat import (

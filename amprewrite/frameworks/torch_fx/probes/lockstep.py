@@ -21,8 +21,11 @@ from torch.fx import Node
 from amprewrite.dtypes import format_of
 from amprewrite.execute.lockstep import inserted
 from amprewrite.execute.lockstep import inserted_sample as make_sample
-from amprewrite.frameworks.torch_fx.aten.names import module_path, source_line
-from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import (
+    dtype_name,
+    module_path,
+    source_line,
+)
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.executor import (

@@ -15,8 +15,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.aten.names import named_tensors
-from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, named_tensors
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of

@@ -11,8 +11,7 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.aten.names import named_tensors
-from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import named_tensors, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.compat import module_parts, threads
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree

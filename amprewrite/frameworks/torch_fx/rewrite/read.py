@@ -14,13 +14,14 @@ from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.aten.names import (
+from amprewrite.frameworks.torch_fx.aten.ops import (
     MODEL,
+    dtype_name,
+    edges_of,
     module_path,
     named_modules,
     source_line,
 )
-from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, edges_of
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import READS

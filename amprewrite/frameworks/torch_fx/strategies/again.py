@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
-from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
+from amprewrite.frameworks.torch_fx.strategies.table import export_now
 
 _OF_THE_WHOLE = ("unused rule", "rewritten 0 ")
 """Beginnings of warnings about a model that one of its programs does not justify.

@@ -1,7 +1,10 @@
 """Residual additions of a transformer block, as text."""
 
 from amprewrite.ir import parse_graph
-from amprewrite.passes.analysis.additions import last_contractions, residual_adds
+from amprewrite.passes.placement.contractions import (
+    last_contractions,
+    residual_adds,
+)
 
 BLOCK = """%x: f32[4,8] input
 %pos: f32[4,8] parameter

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.aten.names import named_tensors
+from amprewrite.frameworks.torch_fx.aten.ops import named_tensors
 
 
 class Pair(NamedTuple):

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.fx import Graph
 
-from amprewrite.frameworks.torch_fx.aten.names import (
+from amprewrite.frameworks.torch_fx.aten.ops import (
     model_variable,
     module_path,
     source_frame,

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx.aten.names import source_line
+from amprewrite.frameworks.torch_fx.aten.ops import source_line
 from amprewrite.frameworks.torch_fx.capture import export
 from tests.torch_programs import Program
 

@@ -18,7 +18,7 @@ from amprewrite.frameworks.torch_fx.derived.derive import derive
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
 from amprewrite.frameworks.torch_fx.programs import part_hooks
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
-from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
+from amprewrite.frameworks.torch_fx.strategies.table import export_now
 from tests.torch_programs import Program, relative_error
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

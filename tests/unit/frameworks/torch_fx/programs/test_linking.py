@@ -17,7 +17,7 @@ from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
 from amprewrite.frameworks.torch_fx.programs.linking import link, tensors_of
-from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
+from amprewrite.frameworks.torch_fx.strategies.table import export_now
 from tests.torch_programs import relative_error
 
 LOW, FULL = torch.bfloat16, torch.float32

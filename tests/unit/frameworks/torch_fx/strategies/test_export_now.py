@@ -14,7 +14,7 @@ from amprewrite.errors import CaptureError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.conversion import Conversion
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
+from amprewrite.frameworks.torch_fx.strategies.table import export_now
 from tests.torch_programs import Program
 
 X = torch.ones(2, 4)
