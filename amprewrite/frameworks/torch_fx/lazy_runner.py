@@ -15,7 +15,12 @@ from amprewrite.frameworks.torch_fx.capture.export import (
     offending_line,
 )
 from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
-from amprewrite.frameworks.torch_fx.compat import compiling, settings, threads
+from amprewrite.frameworks.torch_fx.compat import (
+    compiling,
+    module_hooks,
+    settings,
+    threads,
+)
 from amprewrite.frameworks.torch_fx.compat.compiling import (
     failing_line,
     inside_transform,
@@ -50,7 +55,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
         if inside_transform():
             warn(INSIDE_TRANSFORM.format(advice))
             return model(*args, **kwargs)
-        with settings.without_any_autocast():
+        with settings.without_any_autocast(), module_hooks.without_trackers():
             if warm:
                 output = captured(args, kwargs)
             else:
@@ -90,7 +95,8 @@ class _Captured:
                 part of it.
         """
         written = self.warm_up(args, kwargs)
-        before = Untouched(self._model)
+        with threads.without_users_modes():
+            before = Untouched(self._model)
         for memory in written:
             before.writes.copy(memory)
         try:
@@ -113,6 +119,7 @@ class _Captured:
         with (
             settings.dynamo_settings(),
             threads.capturing(),
+            threads.without_users_modes(),
             without_users_hooks(self._model),
         ):
             return warm_up(self._model, args, kwargs)

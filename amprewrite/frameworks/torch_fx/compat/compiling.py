@@ -91,7 +91,7 @@ class _Settled:
 
     def __call__(self, *frame: Any, **state: Any) -> Any:
         alone, apart = threads.capturing(), threads.compile_apart()
-        with alone, apart, self._settings():
+        with alone, apart, threads.without_users_modes(), self._settings():
             return self._capture(*frame, **state)
 
 

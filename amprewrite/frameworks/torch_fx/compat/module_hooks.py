@@ -1,7 +1,8 @@
 """Hooks of modules, in the dicts in which torch keeps them."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -11,6 +12,9 @@ Hooks = Mapping[str, Mapping[int, Any]]
 """Forward hooks of a module, by the attributes that hold them."""
 
 _PACKAGE = __name__.partition(".")[0]
+
+_TORCH = "torch."
+"""Beginning of the names of torch's own Python modules."""
 
 
 def call_hooks(module: nn.Module) -> tuple[int, ...]:
@@ -33,12 +37,43 @@ def forward_hooks(module: nn.Module) -> dict[str, dict[int, Any]]:
 
 
 def are_for_all_modules() -> bool:
-    """Return whether there are forward hooks for all modules, other than our own."""
+    """Return whether there are forward hooks for all modules, but for our and torch's.
+
+    Those of torch count ops by module.
+    """
     registry: Any = torch_module
     dicts = registry._global_forward_hooks, registry._global_forward_pre_hooks
     hooks = (hook for hooks in dicts for hook in hooks.values())
     modules = (str(getattr(hook, "__module__", "")) for hook in hooks)
-    return not all(module.startswith(f"{_PACKAGE}.") for module in modules)
+    return not all(module.startswith((f"{_PACKAGE}.", _TORCH)) for module in modules)
+
+
+@contextmanager
+def without_trackers() -> Generator[None]:
+    """Take out torch's own hooks for all modules: those of counters of ops by module.
+
+    Dynamo cannot trace them, and leaves the code of a module out for good where it met
+    one (``torch.utils.module_tracker``, torch 2.11 to 2.15). Hooks of the user stay.
+    """
+    registry: Any = torch_module
+    tables = registry._global_forward_pre_hooks, registry._global_forward_hooks
+    if not any(tables):  # as nearly always
+        yield
+        return
+    before = [dict(table) for table in tables]
+    for table in tables:
+        for key, hook in [*table.items()]:
+            if str(getattr(hook, "__module__", "")).startswith(_TORCH):
+                del table[key]
+    left = [set(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, hooks, kept in zip(tables, before, left, strict=True):
+            now = dict(table)
+            table.clear()  # in the order of before
+            table.update({k: h for k, h in hooks.items() if k in now or k not in kept})
+            table.update(now)
 
 
 def take_forward_hooks(module: nn.Module) -> Hooks:

@@ -23,6 +23,7 @@ from unittest import mock
 import torch
 
 from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.compat.operators import dispatch_modes
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
 
 P = ParamSpec("P")
@@ -312,3 +313,14 @@ def without_modes() -> AbstractContextManager[Any]:
     """Disable the modes around a call that see or replace ops."""
     modes: Any = import_module("torch.utils._python_dispatch")
     return modes._disable_current_modes()
+
+
+def without_users_modes() -> AbstractContextManager[Any]:
+    """Disable the modes around a call if one is the user's, a counter or a logger.
+
+    A capture in the context is none of the model's own ops, and dynamo leaves a frame
+    out for good if it first runs below a mode (``ConvertFrame``, torch 2.11 to 2.15).
+    """
+    modes: Any = dispatch_modes()
+    own = [m for m in modes if not (m.is_infra_mode() or m.ignore_compile_internals())]
+    return without_modes() if own else nullcontext()

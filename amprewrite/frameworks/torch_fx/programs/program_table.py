@@ -390,7 +390,7 @@ class Programs:
     @compiling.uncompiled  # dynamo of torch 2.11 fails on what it raises
     def _find(self, owner: nn.Module, args: Any, kwargs: Any) -> ConvertedModule:
         """Return a program that takes the arguments; capture one if none does."""
-        with threads.capturing():
+        with threads.capturing(), threads.without_users_modes():
             table, key = self._table, call_key(args, kwargs)
             if len(table.known) >= KEYS:
                 table.known.clear()

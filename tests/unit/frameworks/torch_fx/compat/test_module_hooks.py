@@ -1,5 +1,7 @@
 """Hooks of modules."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,3 +55,25 @@ def test_hooks_for_all_modules_are_seen() -> None:
     handle = nn.modules.module.register_module_forward_hook(ours)
     assert not module_hooks.are_for_all_modules()
     handle.remove()
+
+
+def test_torchs_own_hooks_for_all_modules_are_taken_out_for_a_while() -> None:
+    registry: Any = nn.modules.module
+    table = registry._global_forward_hooks
+
+    def torchs(*_: object) -> None: ...
+
+    def users(*_: object) -> None: ...
+
+    torchs.__module__ = "torch.utils.module_tracker"
+    handles = [registry.register_module_forward_hook(h) for h in (users, torchs)]
+    before = dict(table)
+    with module_hooks.without_trackers():
+        assert [*table.values()] == [users]
+        handles.append(registry.register_module_forward_hook(torchs))
+        handles[0].remove()
+    assert [*table] == [handles[1].id, handles[2].id]
+    assert before.keys() - table.keys() == {handles[0].id}
+    for handle in handles:
+        handle.remove()
+    assert not table

@@ -252,6 +252,27 @@ def test_modes_are_left_outside_in_the_same_thread() -> None:
         assert type(torch.ones(1)) is modes.FakeTensor
 
 
+def test_modes_are_left_outside_if_one_is_the_users() -> None:
+    modes = pytest.importorskip("torch._subclasses")
+    python_dispatch = pytest.importorskip("torch.utils._python_dispatch")
+
+    class Users(python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def depth() -> int:
+        return torch._C._len_torch_dispatch_stack()
+
+    with modes.FakeTensorMode(), compat_threads.without_users_modes():
+        assert depth() == 1
+    with modes.FakeTensorMode(), Users():
+        with compat_threads.without_users_modes():
+            assert depth() == 0
+        assert depth() == 2
+
+
 def test_modes_and_transforms_of_the_caller_are_left_outside() -> None:
     given, seen = torch.arange(3.0), list[Any]()
 
