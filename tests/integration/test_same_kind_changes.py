@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 import amprewrite
 from tests.torch_programs import relative_error
@@ -460,3 +461,51 @@ def test_what_a_model_reads_of_its_parts_is_followed(name: str, args: Any) -> No
             OF_A_LAYER[name](each.layers[0])
         assert torch.equal(converted(X), model(X))
         assert not torch.equal(converted(X), first)
+
+
+class Symmetric(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight: Any) -> Any:
+        return weight + weight.T
+
+
+PARAMETRIZED: dict[str, Any] = {
+    "weight norm": parametrizations.weight_norm,
+    "spectral norm": parametrizations.spectral_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "own": lambda part: parametrize.register_parametrization(
+        part, "weight", Symmetric()
+    ),
+}
+
+
+@pytest.mark.parametrize("when", ["args", "called", "lazily"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", PARAMETRIZED)
+def test_a_parametrization_is_removed_as_from_a_plain_module(
+    name: str, when: str, *, whole: bool, training: bool
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    part = PARAMETRIZED[name](nn.Linear(8, 8))
+    model = (part if whole else nn.Sequential(part, nn.ReLU())).train(training)
+    converted: Any = amprewrite.convert(
+        copy.deepcopy(model), "off", args=(x,) if when == "args" else None
+    )
+    if when == "called":
+        converted(x)
+    parts: list[Any] = [m if whole else m[0] for m in (model, converted)]
+    for parametrized in parts:
+        parametrize.remove_parametrizations(parametrized, "weight")
+    plain, ours = parts
+    assert isinstance(ours, type(plain))
+    assert type(ours).__name__ == type(plain).__name__
+    assert not parametrize.is_parametrized(ours)
+    torch.testing.assert_close(ours.weight, plain.weight)
+    torch.testing.assert_close(converted(x), model(x))
+    with torch.no_grad():
+        ours.weight.mul_(2)
+        plain.weight.mul_(2)
+    torch.testing.assert_close(converted(x), model(x))

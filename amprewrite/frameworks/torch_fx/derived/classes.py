@@ -353,6 +353,11 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
         role: :class:`ConvertedModel` or :class:`ConvertedPart`.
         taken: Names that the model uses itself.
     """
+    if (kind.__module__, kind.__name__) == (
+        "torch.nn.utils.parametrize",
+        f"Parametrized{kind.__bases__[0].__name__}",
+    ):
+        return _parametrized_class(kind, role, taken)
     body: dict[str, Any] = {
         "__module__": kind.__module__,
         "__qualname__": f"Converted{kind.__qualname__}",
@@ -373,6 +378,20 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
             if hasattr(kind, name):
                 body[name] = _on_plain(kind, name)
     return class_before(role, kind, body)
+
+
+def _parametrized_class(
+    kind: Any, role: type[ConvertedPart], taken: frozenset[str]
+) -> Any:
+    """Return the class of converted modules of a class that torch derived for one.
+
+    The class before is the first base of it, as of ``kind``: when the last
+    parametrization is removed, torch deletes the properties and sets that class.
+    """
+    above = derived_class(kind.__bases__[0], role, taken)
+    body = {name: held for name, held in vars(kind).items() if type(held) is property}
+    names = {"__module__": kind.__module__, "__qualname__": f"Converted{kind.__name__}"}
+    return type(above)(kind.__name__, (above,), {**body, **names, PLAIN: kind})
 
 
 def _init(kind: Any) -> Callable[..., None]:
