@@ -389,7 +389,8 @@ def _parametrized_class(
     parametrization is removed, torch deletes the properties and sets that class.
     """
     above = derived_class(kind.__bases__[0], role, taken)
-    body = {name: held for name, held in vars(kind).items() if type(held) is property}
+    space: Mapping[str, Any] = vars(kind)
+    body = {name: value for name, value in space.items() if type(value) is property}
     names = {"__module__": kind.__module__, "__qualname__": f"Converted{kind.__name__}"}
     return type(above)(kind.__name__, (above,), {**body, **names, PLAIN: kind})
 
