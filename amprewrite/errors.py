@@ -7,7 +7,7 @@ a program may need (a key, an op, a list of mistakes) are attributes too.
 import inspect
 import warnings
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from amprewrite.user_code import runs_users
 
@@ -160,6 +160,41 @@ class Notice(str):
 
 class UnsupportedError(AmpError, NotImplementedError):
     """A construct or a framework that is not supported."""
+
+
+def of_both(error: AmpError, cause: Exception) -> AmpError:
+    """Return an error that is also of the class of its cause.
+
+    A model may raise an exception of any class, which the code around it catches. The
+    attributes of the cause are those of the error, too. An error is returned as it is
+    if no class can be derived from both: of a class with a layout or a rule of its own.
+
+    Args:
+        error: The error.
+        cause: The exception of the model.
+    """
+    kind, message = type(cause), str(error)
+
+    def text(_: object) -> str:
+        return message  # which KeyError would quote
+
+    def reduced(_: object) -> tuple[type[AmpError], tuple[str]]:
+        return type(error), (message,)  # the class of both has no name to load
+
+    body = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__str__": text,
+        "__reduce__": reduced,
+    }
+    try:
+        both = type(kind.__name__, (type(error), kind), body)
+        layout: Any = both.__base__  # whose objects it lays out alike
+        twin = layout.__new__(both, message)
+    except Exception:  # noqa: BLE001  # the user's class may refuse it in any way
+        return error
+    twin.__dict__.update({**vars(cause), **vars(error)})
+    return twin
 
 
 def warn(message: str) -> None:

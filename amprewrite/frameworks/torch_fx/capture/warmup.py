@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from amprewrite.errors import CaptureError
+from amprewrite.errors import CaptureError, of_both
 from amprewrite.frameworks.torch_fx.capture.export import offending_line
 from amprewrite.frameworks.torch_fx.compat import (
     module_parts,
@@ -31,8 +31,8 @@ def warm_up(
         The memory that the model writes to.
 
     Raises:
-        CaptureError: The model fails on these arguments, or draws from a
-            ``random.Random``.
+        CaptureError: The model fails on these arguments, and then it is of the class of
+            the model's exception, too; or the model draws from a ``random.Random``.
     """
     try:
         trial = try_run(module_parts.called_plainly(model), model, args, kwargs)
@@ -43,7 +43,7 @@ def warm_up(
             f"{str(error).strip()}; pass arguments that the model runs with"
             f"{_mixed(model, (args, kwargs))}"
         )
-        raise CaptureError(msg) from error
+        raise of_both(CaptureError(msg), error) from error
     if trial.drawn:
         msg = (
             f"forward draws from {trial.drawn[0]}, a random.Random, and a program "

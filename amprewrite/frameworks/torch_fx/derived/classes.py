@@ -7,7 +7,7 @@ and type checks work as before; only calls differ.
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -389,10 +389,14 @@ def _parametrized_class(
     parametrization is removed, torch deletes the properties and sets that class.
     """
     above = derived_class(kind.__bases__[0], role, taken)
-    space: Mapping[str, Any] = vars(kind)
-    body = {name: value for name, value in space.items() if type(value) is property}
-    names = {"__module__": kind.__module__, "__qualname__": f"Converted{kind.__name__}"}
-    return type(above)(kind.__name__, (above,), {**body, **names, PLAIN: kind})
+    space = cast("Mapping[str, object]", vars(kind))
+    body: dict[str, Any] = {
+        **{name: held for name, held in space.items() if isinstance(held, property)},
+        "__module__": kind.__module__,
+        "__qualname__": f"Converted{kind.__name__}",
+        PLAIN: kind,
+    }
+    return type(above)(kind.__name__, (above,), body)
 
 
 def _init(kind: Any) -> Callable[..., None]:

@@ -1,5 +1,6 @@
 """The first run of a model leaves no trace."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -54,6 +55,54 @@ def test_a_model_that_fails_is_told_apart_from_a_capture_that_fails() -> None:
     message = str(caught.value)
     assert message.startswith("Linear itself fails on these arguments at ")
     assert message.endswith("pass arguments that the model runs with")
+
+
+class TooWideError(ValueError):
+    """An exception of a model."""
+
+    def __init__(self, message: str, *, width: int) -> None:
+        super().__init__(message)
+        self.width = width
+
+
+class FinalError(ValueError):
+    """An exception from which no class can be derived."""
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TooWideError("too wide", width=9),
+        KeyError("a"),
+        OSError(2, "gone"),
+        StopIteration(),
+        UnicodeDecodeError("utf-8", b"a", 0, 1, "bad"),
+        torch.OutOfMemoryError("full"),
+        FinalError("no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_of_the_model_keeps_its_class(error: Exception) -> None:
+    def forward(_: Any) -> Any:
+        raise error
+
+    with pytest.raises(CaptureError, match=r"^Program itself fails on") as caught:
+        warm_up(Program(forward), (), {})
+    assert caught.value.__cause__ is error
+    final = isinstance(error, FinalError)
+    assert isinstance(caught.value, type(error)) is not final
+    assert (
+        type(caught.value).__name__
+        == type(CaptureError("") if final else error).__name__
+    )
+    if isinstance(caught.value, TooWideError):
+        assert caught.value.width == 9
+    loaded = pickle.loads(pickle.dumps(caught.value))  # our own bytes
+    assert type(loaded) is CaptureError
+    assert str(loaded) == str(caught.value)
 
 
 def test_no_gradient_is_recorded_by_a_first_run() -> None:
