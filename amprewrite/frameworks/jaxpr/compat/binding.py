@@ -9,8 +9,9 @@ affected.
 import functools
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +52,32 @@ class Watcher:
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 _watched: Any = jax.make_user_context("")  # in JAX's keys of traces
 _lock = threading.Lock()
-_replaced: list[tuple[Any, str, Any]] = []
-_count = [0]
+_uses = Counter[tuple[int, str]]()
+_originals: dict[tuple[int, str], Any] = {}
+
+
+@contextmanager
+def replaced(holder: Any, name: str, wrapped: Callable[[Any], Any]) -> Generator[None]:
+    """Replace an attribute in the process while at least one context needs it.
+
+    Args:
+        holder: A module or a class that defines the attribute itself.
+        name: Name of the attribute.
+        wrapped: Returns the replacement of the original; the same in all contexts.
+    """
+    key = id(holder), name
+    with _lock:
+        _uses[key] += 1
+        if _uses[key] == 1:
+            _originals[key] = vars(holder)[name]
+            setattr(holder, name, wrapped(_originals[key]))
+    try:
+        yield
+    finally:
+        with _lock:
+            _uses[key] -= 1
+            if not _uses[key]:
+                setattr(holder, name, _originals.pop(key))
 
 
 @contextmanager
@@ -63,20 +88,15 @@ def watching(watcher: Watcher, key: str) -> Generator[None]:
         watcher: The callbacks.
         key: Key of the traces' dependence on it; other keys have other traces.
     """
-    with _lock:
-        _count[0] += 1
-        if _count[0] == 1:
-            _install()
     token = _watcher.set(watcher)
     try:
-        with _watched(key):
+        with ExitStack() as stack:
+            for holder, name, wrapped in _hooks():
+                stack.enter_context(replaced(holder, name, wrapped))
+            stack.enter_context(_watched(key))
             yield
     finally:
         _watcher.reset(token)
-        with _lock:
-            _count[0] -= 1
-            if not _count[0]:
-                _restore()
 
 
 @contextmanager
@@ -89,25 +109,26 @@ def unwatched() -> Generator[None]:
         _watcher.reset(token)
 
 
-def _install() -> None:
-    bind = jex.Primitive.bind
+def _hooks() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+    """Yield the holder and the name of each replaced function, and its wrapper."""
+    yield jex.Primitive, "bind", _seen_bind
+    for name in FUNCTIONS:
+        for place in _PLACES:
+            if hasattr(place, name):
+                yield place, name, functools.partial(_seen_function, name)
+    equinox = sys.modules.get("equinox")
+    if equinox is not None:
+        yield equinox.nn.State, "set", functools.partial(_seen_function, STATE)
 
+
+def _seen_bind(bind: Any) -> Any:
     @functools.wraps(bind)
     def seen(self: Any, *args: Any, **params: Any) -> Any:
         watcher = _watcher.get()
         given = args if watcher is None else watcher.operands(self, args)
         return bind(self, *given, **params)
 
-    _replace(jex.Primitive, "bind", seen)
-    for name in FUNCTIONS:
-        wrapped = _seen_function(name, getattr(lax, name))
-        for place in _PLACES:
-            if hasattr(place, name):
-                _replace(place, name, wrapped)
-    equinox = sys.modules.get("equinox")
-    if equinox is not None:
-        held: Any = equinox.nn.State
-        _replace(held, "set", _seen_function(STATE, held.set))
+    return seen
 
 
 def _seen_function(name: str, original: Any) -> Any:
@@ -119,14 +140,3 @@ def _seen_function(name: str, original: Any) -> Any:
         return watcher.functions[name](original, *args, **kwargs)
 
     return seen
-
-
-def _replace(holder: Any, name: str, new: Any) -> None:
-    _replaced.append((holder, name, getattr(holder, name)))
-    setattr(holder, name, new)
-
-
-def _restore() -> None:
-    while _replaced:
-        holder, name, old = _replaced.pop()
-        setattr(holder, name, old)

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import itertools
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -15,6 +14,7 @@ from jax import api_util
 from jax._src.lax import lax as lax_functions
 from jax.extend import linear_util
 
+from amprewrite.frameworks.jaxpr.compat.binding import replaced
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
 from amprewrite.user_code import is_in, is_users
 
@@ -141,8 +141,6 @@ _owners: dict[int, tuple[CodeType, Owner]] = {}  # by identity: a hash takes lon
 _note: ContextVar[Callable[[], None] | None] = ContextVar("note", default=None)
 _noted: Any = jax.make_user_context("")  # in JAX's keys of traces
 _runs = itertools.count()
-_lock = threading.Lock()
-_replaced: list[Any] = []  # the function of JAX, once for each context that is open
 
 
 def owner_of(code: CodeType) -> Owner:
@@ -209,23 +207,15 @@ def noting_casts(note: Callable[[], None], key: str = "") -> Generator[None]:
         if around is not None:
             around()
 
-    with _lock:
-        if not _replaced:
-            convert = getattr(lax_functions, _OMITS)
-            setattr(lax_functions, _OMITS, _seen(convert))
-            _replaced.append(convert)
-        else:
-            _replaced.append(_replaced[0])
     token = _note.set(noted)
     try:
-        with _noted(key or f"run {next(_runs)}"):
+        with (
+            replaced(lax_functions, _OMITS, _seen),
+            _noted(key or f"run {next(_runs)}"),
+        ):
             yield
     finally:
         _note.reset(token)
-        with _lock:
-            convert = _replaced.pop()
-            if not _replaced:
-                setattr(lax_functions, _OMITS, convert)
 
 
 def _seen(convert: Any) -> Any:

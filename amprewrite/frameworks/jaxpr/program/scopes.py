@@ -10,13 +10,12 @@ outside such a trace, also in other threads, are not affected.
 import functools
 import inspect
 import re
-import threading
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from amprewrite.frameworks.jaxpr.compat.binding import replaced
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 from amprewrite.marks import MARKS
 
@@ -94,7 +93,7 @@ def named(
     try:
         with ExitStack() as stack:
             for kind in kinds:
-                stack.enter_context(_patches.patched(kind))
+                stack.enter_context(replaced(kind, "__call__", _entering))
             yield
     finally:
         _active.reset(token)
@@ -187,33 +186,6 @@ def _definer(module: Any) -> type | None:
 _active: ContextVar[_Names | None] = ContextVar("amprewrite_modules", default=None)
 
 
-class _Patches:
-    """Replaces ``__call__`` of classes while at least one trace needs it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.wanted: Counter[type] = Counter()
-        self.originals: dict[type, Any] = {}
-
-    @contextmanager
-    def patched(self, kind: type) -> Generator[None]:
-        with self.lock:
-            self.wanted[kind] += 1
-            if self.wanted[kind] == 1:
-                self.originals[kind] = vars(kind)["__call__"]
-                kind.__call__ = _entering(self.originals[kind])
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.wanted[kind] -= 1
-                if not self.wanted[kind]:
-                    kind.__call__ = self.originals.pop(kind)
-
-
-_patches = _Patches()
-
-
 def _entering(original: Any) -> Callable[..., Any]:
     """Return ``original``, a ``__call__``, wrapped in the module's scope."""
 
@@ -225,12 +197,4 @@ def _entering(original: Any) -> Callable[..., Any]:
         with names.entered(self):
             return run(*args, **kwargs)
 
-    details: Mapping[str, Any] = {
-        name: getattr(original, name)
-        for name in functools.WRAPPER_ASSIGNMENTS
-        if hasattr(original, name)
-    }
-    for name, value in details.items():
-        setattr(call, name, value)
-    call.__wrapped__ = original  # pyright: ignore[reportFunctionMemberAccess]  # as functools.wraps does
-    return call
+    return functools.update_wrapper(call, original, updated=())
