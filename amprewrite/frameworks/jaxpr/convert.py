@@ -1,6 +1,5 @@
 """Convert and inspect JAX functions and modules: trace, read, plan, write."""
 
-from collections.abc import Callable
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
@@ -17,7 +16,7 @@ from amprewrite.plan import Plan
 __all__ = ["Request", "convert", "converted_function_of", "inspect"]
 
 
-def convert(model: Callable[..., Any], request: Request) -> Any:
+def convert(model: Any, request: Request) -> Any:
     """Return ``model`` with every op in the precision that its plan gives it.
 
     Raises:
@@ -29,7 +28,7 @@ def convert(model: Callable[..., Any], request: Request) -> Any:
     return again(model, request)
 
 
-def again(model: Callable[..., Any], request: Request) -> Any:
+def again(model: Any, request: Request) -> Any:
     """Convert a copy of a model that was converted, with the plan of the first."""
     return _converted(model, request, announces=True)
 

@@ -4,12 +4,11 @@ The core knows models as objects; here they are checked, and become functions or
 of JAX, which have no common type.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Attached, Request, Watcher
 from amprewrite.frameworks.jaxpr import compare, watching
 from amprewrite.frameworks.jaxpr import convert as conversion
 from amprewrite.frameworks.jaxpr.convert import original, plan_of
@@ -24,9 +23,6 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import (
 )
 from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
-from amprewrite.measure.compare import Steps
-from amprewrite.measure.runs import Ablation, Call, Look, Measured, Observe, Walked
-from amprewrite.plan import Plan
 
 __all__ = [
     "ablation",
@@ -50,69 +46,27 @@ __all__ = [
 ]
 
 
-def convert(model: object, request: Request) -> object:
-    """Return the converted function or module; see :func:`amprewrite.convert`."""
-    return conversion.convert(_model(model), request)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def inspect(model: object, request: Request) -> Plan:
-    """Return the plan that :func:`convert` would apply, or has applied."""
-    return conversion.inspect(_model(model), request)
+def _of_models(function: Callable[P, T], count: int = 1) -> Callable[P, T]:
+    """Return ``function`` with its first ``count`` arguments checked.
+
+    It raises an :class:`UnsupportedError` if one is no function and no module.
+    """
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for model in args[:count]:
+            _check_is_model(model)
+        return function(*args, **kwargs)
+
+    return checked
 
 
-def measure(
-    original: object, converted: object, call: Call, steps: Steps | None = None
-) -> Measured:
-    """Run a function or module, its converted form and the baselines."""
-    return compare.measure(_model(original), _model(converted), call, steps)
-
-
-def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
-    """Step through a model and its converted form op by op."""
-    return compare.walk(_model(original), _model(converted), call, observe)
-
-
-def attach(converted: object, watcher: Watcher) -> Attached:
-    """Show the calls of a model to a watcher, each before it runs."""
-    return watching.attach(_model(converted), watcher)
-
-
-def observe(
-    model: object,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    look: Look,
-    *,
-    gradients: bool = True,
-) -> None:
-    """Run a model, and show its parameters and tensors, with their gradients."""
-    watching.observe(_model(model), args, kwargs, look, gradients=gradients)
-
-
-def ablation(original: object, converted: object, call: Call) -> Ablation | str:
-    """Return a converted model with ops that can be restored, or why there is none."""
-    return compare.ablation(original, converted, call)
-
-
-def graph_text(
-    model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> str:
-    """Return a model, plain or converted, as the text of a program graph."""
-    return pure_function.graph_text(_model(model), args, kwargs)
-
-
-def save_program(
-    converted: object,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    path: Path,
-) -> None:
-    """Write a converted model to a file that ``jax.export.deserialize`` reads."""
-    program_export.save_program(_model(converted), args, kwargs, path)
-
-
-def _model(found: object) -> Any:
-    """Return a function or module as it is.
+def _check_is_model(found: object) -> None:
+    """Check that an object is a function or a module.
 
     Raises:
         UnsupportedError: It is neither.
@@ -123,4 +77,14 @@ def _model(found: object) -> Any:
             f"module of Equinox or Flax"
         )
         raise UnsupportedError(msg)
-    return found
+
+
+convert = _of_models(conversion.convert)
+inspect = _of_models(conversion.inspect)
+measure = _of_models(compare.measure, 2)
+walk = _of_models(compare.walk, 2)
+ablation = compare.ablation
+attach = _of_models(watching.attach)
+observe = _of_models(watching.observe)
+graph_text = _of_models(pure_function.graph_text)
+save_program = _of_models(program_export.save_program)
