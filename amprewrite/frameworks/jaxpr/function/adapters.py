@@ -9,10 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.capture.trace import part_name
-from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
-
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
 
 MODULES = "amprewrite.frameworks.jaxpr.modules"
 """The package of the adapters."""
@@ -25,13 +22,22 @@ LIBRARIES = {
 """By adapter: the library, and the name of its class of modules."""
 
 
-def adapter_of(model: object) -> Any:
-    """Return the adapter for ``model``; None if it is no module of a library."""
+def _loaded() -> Iterator[tuple[str, type]]:
+    """Yield the names of adapters of loaded libraries, with their module classes."""
     for name, (library, kind) in LIBRARIES.items():
         known = getattr(sys.modules.get(library), kind, None)  # None: not loaded
-        if known is not None and isinstance(model, known):
-            return import_module(f"{MODULES}.{name}")
-    return None
+        if known is not None:
+            yield name, known
+
+
+def _adapter(name: str) -> Any:
+    return import_module(f"{MODULES}.{name}")
+
+
+def adapter_of(model: object) -> Any:
+    """Return the adapter for ``model``; None if it is no module of a library."""
+    names = (name for name, kind in _loaded() if isinstance(model, kind))
+    return next(map(_adapter, names), None)
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
@@ -42,24 +48,22 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 
 def wrappers() -> Iterator[type]:
     """Yield the loaded libraries' classes of callables that wrap a callable."""
-    for name, (library, _) in LIBRARIES.items():
-        if sys.modules.get(library) is not None:
-            adapter: Any = import_module(f"{MODULES}.{name}")
-            yield from getattr(adapter, "WRAPPERS", ())
+    for name, _ in _loaded():
+        yield from getattr(_adapter(name), "WRAPPERS", ())
 
 
 def state_kinds() -> Iterator[type]:
     """Yield the classes of the loaded libraries that hold state."""
-    for name, (library, _) in LIBRARIES.items():
-        if sys.modules.get(library) is not None:
-            adapter: Any = import_module(f"{MODULES}.{name}")
-            if hasattr(adapter, "STATE"):
-                yield adapter.STATE
+    for name, _ in _loaded():
+        if hasattr(_adapter(name), "STATE"):
+            yield _adapter(name).STATE
 
 
 def modules_in(held: Any) -> Iterator[tuple[str, Any]]:
     """Yield the modules in a tree, with the paths of all that they hold."""
-    kinds = tuple(_kinds_with_children())
+    kinds = tuple(
+        kind for name, kind in _loaded() if hasattr(_adapter(name), "children")
+    )
 
     def is_module(leaf: object) -> bool:
         return isinstance(leaf, kinds)
@@ -72,11 +76,3 @@ def modules_in(held: Any) -> Iterator[tuple[str, Any]]:
             above = [part_name(key) for key in path]
             for below, child in children(leaf):
                 yield ".".join([*above, below] if below else above), child
-
-
-def _kinds_with_children() -> Iterator[type]:
-    """Yield the loaded libraries' classes of modules that hold modules by path."""
-    for name, (library, kind) in LIBRARIES.items():
-        known = getattr(sys.modules.get(library), kind, None)
-        if known and hasattr(import_module(f"{MODULES}.{name}"), "children"):
-            yield known
