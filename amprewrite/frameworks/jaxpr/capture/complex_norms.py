@@ -107,7 +107,8 @@ class _Finder:
             for name in {a for a in step.operands if isinstance(a, str)}:
                 self.users.setdefault(name, []).append(step)
         self.handed = {a for a in program.outputs if isinstance(a, str)}
-        self.ruled = frozenset(_ruled(program.steps))
+        rules = (step for step in self.steps if step.primitive in RULES)
+        self.ruled = {inner.name for step in rules for inner in all_steps((step,))}
 
     def find(self) -> ComplexNorms:
         scaling: set[str] = set()
@@ -205,13 +206,3 @@ class _Finder:
             name = maker.operands[0]
             maker = self.makers.get(name)
         return name
-
-
-def _ruled(steps: tuple[Step, ...]) -> Iterator[str]:
-    """Yield the names of the steps in functions with derivative rules."""
-    for step in steps:
-        inside = [s for body in step.bodies for s in body.steps]
-        if step.primitive in RULES:
-            yield from (s.name for s in all_steps(tuple(inside)))
-        else:
-            yield from _ruled(tuple(inside))

@@ -46,11 +46,10 @@ from amprewrite.frameworks.jaxpr.program.program import (
     all_steps,
     dtype_name,
     names_of,
+    reads_of,
+    sources_of,
 )
 from amprewrite.frameworks.jaxpr.program.scopes import PROMOTED
-
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 SAME = Rule(Behaviour.SAME)
 CHOSEN = Rule(Behaviour.SAME, roles="-x")
@@ -185,13 +184,13 @@ class Promoter:
         Raises:
             ComplexTruncationError: A real number became a complex one.
         """
-        new, structure = tree.tree_flatten(made)
-        old, expected = tree.tree_flatten(before)
+        new, structure = tree_util.tree_flatten(made)
+        old, expected = tree_util.tree_flatten(before)
         if structure != expected:  # JAX says so
             return made
         pairs = zip(new, old, strict=True)
         kept = [self._kept(x, y, kind) for x, y in pairs]
-        return tree.tree_unflatten(structure, kept)
+        return tree_util.tree_unflatten(structure, kept)
 
     def _kept(self, new: Any, old: Any, kind: str) -> Any:
         found, stored = jax.typeof(new), jax.typeof(old)
@@ -284,32 +283,30 @@ class Promoter:
         return run([self._giving(branch, wanted) for branch in branches])
 
     def _common(self, made: Sequence[Any]) -> Any:
-        """Return the common output types of branches; None if they need no promotion.
+        """Return the common output dtypes of branches; None if they need no promotion.
 
         None too for branches that differ in structure or shape.
         """
-        if len({tree.tree_structure(x) for x in made}) > 1:
+        if len({tree_util.tree_structure(x) for x in made}) > 1:
             return None
-        rows = list(zip(*map(tree.tree_leaves, made), strict=True))
+        rows = list(zip(*map(tree_util.tree_leaves, made), strict=True))
         if any(len({x.shape for x in row}) > 1 for row in rows):
             return None
         if all(len({x.dtype for x in row}) == 1 for row in rows):
             return None
-        common: list[Any] = []
-        for row in rows:
-            dtype = row[0].dtype
-            if len({x.dtype for x in row}) > 1:
-                dtype = jnp.dtype(self._computes("cond", SAME, row))
-            common.append(jax.ShapeDtypeStruct(row[0].shape, dtype))
-        return tree.tree_unflatten(tree.tree_structure(made[0]), common)
 
-    def _giving(self, branch: Any, wanted: Any) -> Any:
+        def common(*row: Any) -> str:
+            differ = len({x.dtype for x in row}) > 1
+            return self._computes("cond", SAME, row) if differ else dtype_name(row[0])
+
+        return tree_util.tree_map(common, *made)
+
+    def _giving(self, branch: Any, dtypes: Any) -> Any:
+        def one(x: Any, dtype: str) -> Any:
+            return x if dtype_name(jax.typeof(x)) == dtype else self.cast(x, dtype)
+
         def run(*args: Any) -> Any:
-            def one(x: Any, like: Any) -> Any:
-                same = dtype_name(jax.typeof(x)) == dtype_name(like)
-                return x if same else self.cast(x, dtype_name(like))
-
-            return tree.tree_map(one, branch(*args), wanted)
+            return tree_util.tree_map(one, branch(*args), dtypes)
 
         return run
 
@@ -374,12 +371,8 @@ def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
     for step in steps:
         if not step.bodies:
             continue
-        crossed = {
-            name
-            for boundary in (*step.leaves, *(e for b in step.bodies for e in b.enters))
-            if boundary is not None
-            for name in names_of(boundary.reads)
-        }
+        enters = (enter for body in step.bodies for enter in body.enters)
+        crossed = set(sources_of((*step.leaves, *enters)))
         handed = (*step.operands, *(a for b in step.bodies for a in b.outputs))
         yield from (name for name in names_of(handed) if name not in crossed)
 
@@ -455,7 +448,8 @@ def _without_state_casts(program: Program) -> Program:
     A cast with other users stays, unless promotion made it.
     """
     makers = {name: step for step in program.steps for name in step.results}
-    uses = Counter(_uses(program))
+    uses = Counter(names_of(program.outputs))
+    uses.update(name for step in program.steps for name in reads_of(step))
     outputs = list(program.outputs)
     taken: set[str] = set()
     for index, state in program.states:
@@ -476,12 +470,3 @@ def _without_state_casts(program: Program) -> Program:
             taken.update(step.results if uses[atom] == 1 else ())
     steps = tuple(s for s in program.steps if not taken.intersection(s.results))
     return replace(program, steps=steps, outputs=tuple(outputs))
-
-
-def _uses(program: Program) -> Iterator[str]:
-    """Yield the names that are read, repeated for each use."""
-    yield from names_of(program.outputs)
-    for step in all_steps(program.steps):
-        yield from names_of(step.operands)
-        for body in step.bodies:
-            yield from names_of(body.outputs)

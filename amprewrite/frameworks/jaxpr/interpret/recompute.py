@@ -17,11 +17,12 @@ from amprewrite.frameworks.jaxpr.compat.untyped import ad_checkpoint, jax
 from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.program.program import (
-    Body,
     Step,
     all_steps,
     canonical_name,
     names_of,
+    reads_of,
+    sources_of,
 )
 from amprewrite.ops import traits_of
 from amprewrite.ops.repeatable import repeats
@@ -182,27 +183,9 @@ def _loops(
     for step in steps:
         if step.primitive == LOOP:
             (body,) = step.bodies
-            left = (
-                name for leave in step.leaves if leave for name in names_of(leave.reads)
-            )
-            yield body.steps, frozenset((*names_of(body.outputs), *left))
+            left = *names_of(body.outputs), *sources_of(step.leaves)
+            yield body.steps, frozenset(left)
             yield from _loops(body.steps)
-
-
-def _atoms(step: Step) -> Iterator[str]:
-    """Yield the names that a step reads, those read in its bodies among them."""
-    for inner in all_steps((step,)):
-        yield from names_of(inner.operands)
-        for body in inner.bodies:
-            yield from _of_body(body)
-        for leave in inner.leaves:
-            yield from names_of(leave.reads) if leave else ()
-
-
-def _of_body(body: Body) -> Iterator[str]:
-    yield from names_of(body.outputs)
-    for enter in body.enters:
-        yield from names_of(enter.reads) if enter else ()
 
 
 def _spans(
@@ -213,7 +196,7 @@ def _spans(
     readers: dict[str, int] = {}
     for position, step in enumerate(steps):
         places.update((inner.name, position) for inner in all_steps((step,)))
-        readers.update((name, position) for name in _atoms(step))
+        readers.update((name, position) for name in reads_of(step))
     merged: list[tuple[int, int]] = []
     found = sorted(
         _span(steps, {places[op] for op in ops if op in places}, readers)
@@ -271,8 +254,8 @@ def _split(
         yield from steps[position:first]
         position = last + 1
         inside = steps[first:position]
-        later = outputs.union(*(_atoms(step) for step in steps[position:]))
+        later = outputs.union(*(reads_of(step) for step in steps[position:]))
         made = [name for step in inside for name in step.results if name in later]
-        reads = (tuple(_atoms(step)) for step in reversed(inside))
+        reads = (tuple(reads_of(step)) for step in reversed(inside))
         yield Segment(inside, tuple(reads), tuple(made))
     yield from steps[position:]

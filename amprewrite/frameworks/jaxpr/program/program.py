@@ -231,3 +231,19 @@ def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield step
         for body in step.bodies:
             yield from all_steps(body.steps)
+
+
+def reads_of(step: Step) -> Iterator[str]:
+    """Yield the names that a step and the steps in it read, one for each use."""
+    for inner in all_steps((step,)):
+        yield from names_of(inner.operands)
+        for body in inner.bodies:
+            yield from names_of(body.outputs)
+            yield from sources_of(body.enters)
+        yield from sources_of(inner.leaves)
+
+
+def sources_of(boundaries: Iterable[RegionBoundary | None]) -> Iterator[str]:
+    """Yield the names that pass by boundaries, in order."""
+    for boundary in boundaries:
+        yield from names_of(boundary.reads) if boundary else ()
