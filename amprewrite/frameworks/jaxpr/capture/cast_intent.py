@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from amprewrite.frameworks.jaxpr.compat import tracers
-from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.inline import Names, inline
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Body,
@@ -115,7 +115,9 @@ class _Restorer:
         self.first, self.second = program, second
         self.low, self.full = dtypes
         self.avals = dict(program.avals)
-        self.taken = {step.name for step in all_steps(program.steps)}
+        self.names = Names(
+            (*program.avals, *(s.name for s in all_steps(program.steps)))
+        )
         self.same = dict(zip(second.inputs, program.inputs, strict=True))
         self.same.update(zip(second.constants, program.constants, strict=False))
         self.origin: dict[str, str] = {}  # of a restored value, the one it casts
@@ -186,7 +188,7 @@ class _Restorer:
             return
         to_full = dtype_name(self.second.avals[made]) == self.full
         chosen: Chosen = "pinned" if to_full else "follows"
-        name = self._fresh("astype")
+        name = self.names.fresh("astype")
         self.avals[name] = self.avals[source]
         self.origin[name] = self.origin.get(source, source)
         self.same[made] = name
@@ -194,14 +196,6 @@ class _Restorer:
             step, name=name, operands=(source,), results=(name,), chosen=chosen
         )
         layer.waiting.append(cast)
-
-    def _fresh(self, base: str) -> str:
-        number, name = 0, base
-        while name in self.taken or name in self.avals:
-            number += 1
-            name = f"{base}_{number}"
-        self.taken.add(name)
-        return name
 
     def _read(self, first: Atom, second: Atom) -> Atom:
         """Return the restored cast that the second program reads, if any."""

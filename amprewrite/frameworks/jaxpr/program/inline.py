@@ -8,7 +8,7 @@ loops, branches, custom VJP rules and manual meshes by boundaries.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,18 +158,32 @@ def inline(
 Entering = tuple[Atom, BoundaryKind]
 """Value that enters a body, and the kind of its boundary."""
 
-Leaving = tuple[tuple[Atom, ...], BoundaryKind]
-"""Values that leave bodies, one of each, and the kind of their boundary."""
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How values pass into the bodies of an equation, and out of them.
+
+    Attributes:
+        bodies: Label and jaxpr of each body, and the values that enter it.
+        carries: Number of results that are carries; they come first.
+        leaves: Kind of the boundaries of the other results.
+    """
+
+    bodies: Sequence[tuple[str, Any, Sequence[Entering]]]
+    carries: int = 0
+    leaves: BoundaryKind = "leave"
 
 
-class _Names:
+class Names:
     """Supply of unique names."""
 
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        """Store the names that are in use."""
+        self.taken = set(taken)
         self.numbers: dict[str, int] = {}  # the next one to try, by base
 
     def fresh(self, base: str) -> str:
+        """Return a name that is not in use: ``base``, or with a number."""
         name, number = base, self.numbers.get(base, 1)
         while name in self.taken:
             name = f"{base}_{number}"
@@ -229,8 +243,8 @@ class _Inliner:
         self, calls: frozenset[str], whole: Callable[[Any], bool] | None
     ) -> None:
         self.calls, self.whole = calls, whole
-        self.names = _Names()  # of ops
-        self.values = _Names()
+        self.names = Names()  # of ops
+        self.values = Names()
         self.avals: dict[str, Any] = {}
         self.constants: dict[str, Any] = {}
         self.calls_in = CallNumbers()
@@ -295,22 +309,31 @@ class _Inliner:
             return self._jaxpr(jaxpr, consts, operands, inner)
         if primitive in SHARED:
             step = self._shared(eqn, operands, where)
-        elif primitive in OPENERS and not eqn.params.get("branches_platforms"):
-            step = OPENERS[primitive](self, eqn, operands, where)
+        elif primitive in LAYOUTS and not eqn.params.get("branches_platforms"):
+            step = self._bodied(eqn, operands, where)
         else:
             step = self._plain(eqn, operands, where)
         return (step,), step.results
 
-    def _step(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+    def _step(
+        self,
+        eqn: Any,
+        operands: tuple[Atom, ...],
+        where: _Where,
+        results: Iterable[Any] = (),
+        fence: str = "",
+    ) -> Step:
+        """Return the step of an equation, with names for the variables ``results``."""
         name = self.names.fresh(eqn.primitive.name.replace("-", "_"))
         return Step(
             name=name,
             eqn=eqn,
             operands=operands,
-            results=(),
+            results=tuple([self._name(name, var.aval) for var in results]),
             stack=where.of(eqn),
             scopes=where.scopes(eqn),
             region=where.region,
+            fence=fence,
             calls=self._calls(eqn, where),
             called_at=where.line,
         )
@@ -324,19 +347,7 @@ class _Inliner:
         fence = FENCES.get(primitive, "")
         if not fence and primitive not in TYPED_BODIES and equations.has_bodies(eqn):
             fence = f"{primitive} has a body of a kind that is not known here"
-        name = self.names.fresh(primitive.replace("-", "_"))
-        return Step(
-            name=name,
-            eqn=eqn,
-            operands=operands,
-            results=tuple([self._name(name, var.aval) for var in eqn.outvars]),
-            stack=where.of(eqn),
-            scopes=where.scopes(eqn),
-            region=where.region,
-            fence=fence,
-            calls=self._calls(eqn, where),
-            called_at=where.line,
-        )
+        return self._step(eqn, operands, where, eqn.outvars, fence)
 
     def _shared(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         """Return the step of a body that reads the outer values themselves."""
@@ -356,15 +367,33 @@ class _Inliner:
             leaves.append(boundary)
             results.append(boundary.makes if boundary else str(atom))
         body = Body(operands, (None,) * len(operands), steps, outputs, inner.region)
-        return _with(step, (body,), leaves, results)
+        return replace(
+            step, results=tuple(results), bodies=(body,), leaves=tuple(leaves)
+        )
+
+    def _bodied(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        """Return the step of bodies that values pass into and out of by boundaries."""
+        step = self._step(eqn, operands, where)
+        layout = LAYOUTS[step.primitive](eqn, operands)
+        bodies = tuple([self._body(step, *body, where) for body in layout.bodies])
+        leaving = bodies if step.primitive == "cond" else bodies[-1:]
+        leaves: list[RegionBoundary] = []
+        rows = zip(eqn.outvars, *(body.outputs for body in leaving), strict=True)
+        for index, (var, *reads) in enumerate(rows):
+            kind = "carry" if index < layout.carries else layout.leaves
+            makes = self._name(step.name, var.aval)
+            op = self.names.fresh(f"{step.name}.out{index}")
+            leaves.append(RegionBoundary(op, kind, tuple(reads), makes))
+        results = tuple([leave.makes for leave in leaves])
+        return replace(step, results=results, bodies=bodies, leaves=tuple(leaves))
 
     def _body(
         self,
         step: Step,
+        label: str,
         inner: Any,
         operands: Iterable[Entering],
         where: _Where,
-        label: str = "",
     ) -> Body:
         """Return a body with ``operands`` entering by the given boundaries."""
         jaxpr, consts = _opened(inner)
@@ -384,97 +413,53 @@ class _Inliner:
         steps, outputs = self._jaxpr(jaxpr, consts, inputs, below)
         return Body(tuple(inputs), tuple(enters), steps, outputs, below.region)
 
-    def _leaving(
-        self, step: Step, rows: Iterable[Leaving]
-    ) -> tuple[list[RegionBoundary | None], list[str]]:
-        """Return the boundaries and names of results that leave bodies."""
-        leaves: list[RegionBoundary | None] = []
-        pairs = enumerate(zip(rows, step.eqn.outvars, strict=True))
-        for index, ((reads, kind), var) in pairs:
-            makes = self._name(step.name, var.aval)
-            op = self.names.fresh(f"{step.name}.out{index}")
-            leaves.append(RegionBoundary(op, kind, reads, makes))
-        return leaves, [leave.makes for leave in leaves if leave]
 
-    def scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        step = self._step(eqn, operands, where)
-        consts, carry = equations.scan_counts(eqn)
-        turns = consts + carry
-        pairs = _passing(operands[:consts], "enter")
-        pairs += _passing(operands[consts:turns], "carry")
-        pairs += _passing(operands[turns:], "enter")
-        body = self._body(step, eqn.params["jaxpr"], pairs, where)
-        rows = _left(body.outputs[:carry], "carry")
-        rows += _left(body.outputs[carry:], "leave")
-        leaves, results = self._leaving(step, rows)
-        return _with(step, (body,), leaves, results)
-
-    def while_loop(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        step = self._step(eqn, operands, where)
-        first = eqn.params["cond_nconsts"]
-        second = first + eqn.params["body_nconsts"]
-        carry = _passing(operands[second:], "carry")
-        test = _passing(operands[:first], "enter")
-        turn = _passing(operands[first:second], "enter")
-        tested = self._body(
-            step, eqn.params["cond_jaxpr"], test + carry, where, ".test"
-        )
-        turned = self._body(
-            step, eqn.params["body_jaxpr"], turn + carry, where, ".body"
-        )
-        leaves, results = self._leaving(step, _left(turned.outputs, "carry"))
-        return _with(step, (tested, turned), leaves, results)
-
-    def cond(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        step = self._step(eqn, operands, where)
-        bodies = tuple(
-            self._body(step, branch, _passing(operands[1:], "enter"), where, f".{i}")
-            for i, branch in enumerate(eqn.params["branches"])
-        )
-        rows = zip(*(body.outputs for body in bodies), strict=True)
-        leaves, results = self._leaving(step, [(reads, "leave") for reads in rows])
-        return _with(step, bodies, leaves, results)
-
-    def shard_map(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        return self._one_body(eqn, operands, where, ("enter", "leave"))
-
-    def custom_vjp(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        ways: tuple[BoundaryKind, BoundaryKind] = ("boundary", "boundary")
-        return self._one_body(eqn, operands, where, ways)
-
-    def _one_body(
-        self,
-        eqn: Any,
-        operands: tuple[Atom, ...],
-        where: _Where,
-        ways: tuple[BoundaryKind, BoundaryKind],
-    ) -> Step:
-        step = self._step(eqn, operands, where)
-        pairs = _passing(operands, ways[0])
-        body = self._body(step, equations.body_of(eqn), pairs, where)
-        leaves, results = self._leaving(step, _left(body.outputs, ways[1]))
-        return _with(step, (body,), leaves, results)
+def _scan(eqn: Any, operands: tuple[Atom, ...]) -> _Layout:
+    consts, carries = equations.scan_counts(eqn)
+    turns = consts + carries
+    entering = _passing(operands[:consts], "enter")
+    entering += _passing(operands[consts:turns], "carry")
+    entering += _passing(operands[turns:], "enter")
+    return _Layout([("", eqn.params["jaxpr"], entering)], carries)
 
 
-Opener = Callable[[_Inliner, Any, tuple[Atom, ...], _Where], Step]
+def _while(eqn: Any, operands: tuple[Atom, ...]) -> _Layout:
+    params: Mapping[str, Any] = eqn.params
+    first = params["cond_nconsts"]
+    second = first + params["body_nconsts"]
+    carry = _passing(operands[second:], "carry")
+    test = _passing(operands[:first], "enter") + carry
+    turn = _passing(operands[first:second], "enter") + carry
+    bodies = (
+        (".test", params["cond_jaxpr"], test),
+        (".body", params["body_jaxpr"], turn),
+    )
+    return _Layout(bodies, len(carry))
 
-OPENERS: dict[str, Opener] = {
-    "scan": _Inliner.scan,
-    "while": _Inliner.while_loop,
-    "cond": _Inliner.cond,
-    "shard_map": _Inliner.shard_map,
-    "custom_vjp_call": _Inliner.custom_vjp,
+
+def _cond(eqn: Any, operands: tuple[Atom, ...]) -> _Layout:
+    entering = _passing(operands[1:], "enter")
+    branches = enumerate(eqn.params["branches"])
+    return _Layout([(f".{i}", branch, entering) for i, branch in branches])
+
+
+def _shard_map(eqn: Any, operands: tuple[Atom, ...]) -> _Layout:
+    return _Layout([("", equations.body_of(eqn), _passing(operands, "enter"))])
+
+
+def _custom_vjp(eqn: Any, operands: tuple[Atom, ...]) -> _Layout:
+    entering = _passing(operands, "boundary")
+    return _Layout([("", equations.body_of(eqn), entering)], leaves="boundary")
+
+
+LAYOUTS: Mapping[str, Callable[[Any, tuple[Atom, ...]], _Layout]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "shard_map": _shard_map,
+    "custom_vjp_call": _custom_vjp,
 }
-"""Methods that open the bodies of each primitive; other primitives are fences."""
-
-
-def _with(
-    step: Step,
-    bodies: tuple[Body, ...],
-    leaves: Iterable[RegionBoundary | None],
-    results: Iterable[str],
-) -> Step:
-    return replace(step, results=tuple(results), bodies=bodies, leaves=tuple(leaves))
+"""How values pass into and out of bodies, by primitive; others are fences."""
 
 
 def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -486,10 +471,6 @@ def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _passing(atoms: Iterable[Atom], kind: BoundaryKind) -> list[Entering]:
     return [(atom, kind) for atom in atoms]
-
-
-def _left(atoms: Iterable[Atom], kind: BoundaryKind) -> list[Leaving]:
-    return [((atom,), kind) for atom in atoms]
 
 
 def _is_plain(value: Any) -> bool:
