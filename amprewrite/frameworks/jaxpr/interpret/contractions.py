@@ -11,8 +11,7 @@ at all; that of a program only where the program itself is linear, by
 ``jax.linear_transpose`` and by linear solvers. ``jax.checkpoint`` saves the result of
 either primitive where it saves that of the plain contraction.
 
-:class:`Dot` and :class:`Other` bind the plain contraction, in layouts that every
-backend can run.
+:class:`Binder` binds the plain contraction, in layouts that every backend can run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,8 +43,8 @@ from amprewrite.plan.hardware import OPERAND
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
-    """Binds ``dot_general`` with given parameters, avoiding failing layouts on CPUs.
+class Binder:
+    """Binds a contraction with given parameters, avoiding failing layouts on CPUs.
 
     For CPUs the XLA of jaxlib 0.10.2 and 0.11.2 compiles some layouts of bfloat16
     operands with a float32 result into code that fails at run time ("Unsupported
@@ -56,20 +55,22 @@ class Dot:
     one and the contracted ones into one, the left operand is copied to a new layout,
     and barriers stop XLA from moving transpositions into or through the contraction.
     ``vmap`` may add a batch dimension later and keeps this.
+
+    Attributes:
+        primitive: The bound primitive.
+        params: Its parameters.
     """
 
+    primitive: Any
     params: tuple[tuple[str, Any], ...]
-
-    @property
-    def primitive(self) -> Any:
-        """The bound primitive."""
-        return lax.dot_general_p
 
     def __call__(self, lhs: Any, rhs: Any, result: str) -> Any:
         """Return the contraction of two operands in the dtype called ``result``."""
-        params = dict(self.params)
+        dtype: Any = np.dtype(jax.numpy.dtype(result))
+        params = {**dict(self.params), "preferred_element_type": dtype}
+        if self.primitive is not lax.dot_general_p:
+            return bind(self.primitive, (lhs, rhs), params)[0]
         dims = params.pop("dimension_numbers")
-        params["preferred_element_type"] = np.dtype(jax.numpy.dtype(result))
         if str(lhs.dtype) != result and jax.default_backend() == "cpu":
             several = any(len(part) > 1 for part in (dims[0][0], dims[1][0]))
             if several and params.get("out_sharding") is None and _unsharded(lhs, rhs):
@@ -125,24 +126,9 @@ def _merged(lhs: Any, rhs: Any, dims: Any, params: dict[str, Any]) -> Any:
     return lax.reshape(lax.optimization_barrier(out), (*batch, *rows, *columns))
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
-    """Binds a contraction other than ``dot_general`` with given parameters."""
-
-    primitive: Any
-    params: tuple[tuple[str, Any], ...]
-
-    def __call__(self, lhs: Any, rhs: Any, result: str) -> Any:
-        """Return the contraction of two operands in the dtype called ``result``."""
-        dtype = np.dtype(jax.numpy.dtype(result))
-        params = {**dict(self.params), "preferred_element_type": dtype}
-        return bind(self.primitive, (lhs, rhs), params)[0]
-
-
-def binder(primitive: Any, params: dict[str, Any]) -> "Dot | Other":
+def binder(primitive: Any, params: Mapping[str, Any]) -> Binder:
     """Return a function that binds the contraction ``primitive`` with parameters."""
-    items = tuple(params.items())
-    return Dot(items) if primitive is lax.dot_general_p else Other(primitive, items)
+    return Binder(primitive, tuple(params.items()))
 
 
 # --- policies of jax.checkpoint -------------------------------------------------------
@@ -233,7 +219,7 @@ class Contraction:
             operand that the cotangent is for.
     """
 
-    bind: Dot | Other
+    bind: Binder
     low: str
     full: str
     made: str
@@ -353,11 +339,7 @@ def _batched_contraction(
     axis: Any, operands: Any, dims: Any, *, of: Contraction, wanted: str, jaxpr: Any
 ) -> Any:
     del jaxpr
-
-    def again(of: Contraction, pair: Any) -> Any:
-        return contract(of, pair, wanted)
-
-    return _batched_as(again, axis, operands, dims, of)
+    return _batched_as(partial(contract, wanted=wanted), axis, operands, dims, of)
 
 
 def _plainly(lhs: Any, rhs: Any, *, of: Contraction, **_: Any) -> Plain:
@@ -372,9 +354,9 @@ def _value(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
 
 def _abstract(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
     """Return the type of the result, inferred by JAX's rule for the primitive."""
-    lows = [x.update(dtype=jnp.dtype(of.low), weak_type=False) for x in (lhs, rhs)]
-    params = {**dict(of.bind.params), "preferred_element_type": jnp.dtype(of.made)}
-    aval, _ = of.bind.primitive.abstract_eval(*lows, **params)
+    primitive, lows, params = _plainly(lhs, rhs, of=of)
+    made = {"preferred_element_type": jnp.dtype(of.made)}
+    aval, _ = primitive.abstract_eval(*lows, **{**params, **made})
     return aval
 
 
@@ -433,12 +415,9 @@ def cotangent(of: Contraction, side: int, aval: Any) -> Any:
         pair = (unknown, other) if side == 0 else (other, unknown)
         return ad.instantiate_zeros(rule(ct, *pair, **params)[side])
 
-    def again(of: Contraction, pair: Any) -> Any:
-        return contract(of, pair, of.made)
-
     def transposed(ct: Any, other: Any) -> Any:
         lows = convert(ct, of.low), convert(other, of.low)
-        return _again(run, lows, lows, of, again)
+        return _again(run, lows, lows, of, partial(contract, wanted=of.made))
 
     return jax.jit(transposed)
 

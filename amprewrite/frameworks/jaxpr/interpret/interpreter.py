@@ -25,9 +25,8 @@ from amprewrite.frameworks.jaxpr.compat.primitives import (
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret.contractions import (
+    Binder,
     Contraction,
-    Dot,
-    Other,
     binder,
     contract,
     contract_tangents,
@@ -45,7 +44,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     dtype_name,
     names_of,
 )
-from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import factor_indices
 from amprewrite.plan import OUTPUT, Decision, Plan
 from amprewrite.plan.comparing import compared
@@ -116,14 +115,6 @@ def quantise_cotangent(value: Any, name: str, scaling: str) -> Any:
     return _cotangent(value, name=name, scaling=scaling)
 
 
-def quantise_factors(op: Op, decision: Decision, operands: Sequence[Any]) -> list[Any]:
-    """Return the operands of a contraction, its factors rounded to 8 bits."""
-    rounded, name = list(operands), decision.forward
-    for index in factor_indices(op):
-        rounded[index] = quantise_operand(rounded[index], name, decision.scaling)
-    return rounded
-
-
 def _rounded(value: Any, *, name: str, scaling: Any) -> Any:
     return quantise_scaled(value, name, scaling)
 
@@ -133,12 +124,10 @@ def _unchanged(value: Any, **_: str) -> Any:
     return value
 
 
-def _tangent(tangent: Any, **how: str) -> Any:
-    return _cotangent(tangent, **how)
-
-
 _operand = new_unary("amprewrite_quantise", _unchanged, _unchanged, _rounded)
-_cotangent = new_unary("amprewrite_quantise_cotangent", _tangent, quantise_operand)
+_cotangent = new_unary(
+    "amprewrite_quantise_cotangent", quantise_cotangent, quantise_operand
+)
 
 
 @dataclass(frozen=True)
@@ -336,13 +325,14 @@ class Writer(ProgramExecutor):
 
     def rounded_factors(self, decision: Decision, operands: list[Any]) -> list[Any]:
         """Return the operands of a contraction, its factors rounded to 8 bits."""
-        op = self.context.graph.op_by_name[decision.op]
-        return quantise_factors(op, decision, operands)
+        rounded, how = list(operands), (decision.forward, decision.scaling)
+        for index in factor_indices(self.context.graph.op_by_name[decision.op]):
+            rounded[index] = quantise_operand(rounded[index], *how)
+        return rounded
 
     def rounded_cotangent(self, decision: Decision, result: Any) -> Any:
         """Return the result of a contraction, with its cotangent rounded to 8 bits."""
-        how = decision.backward, decision.scaling
-        return quantise_cotangent(result, *how)
+        return quantise_cotangent(result, decision.backward, decision.scaling)
 
     def converted(
         self,
@@ -368,19 +358,17 @@ class Writer(ProgramExecutor):
         if untouched and not _filled(step, decision, full):
             return bind(primitive, operands, params)
         sums = self.context.training and decision.operands and _sums_backwards(step)
-        if decision.op_class == "accumulate":  # XLA chooses the accumulator
-            operands = _widened_from(low, full, operands)
+        if decision.op_class == "accumulate" or sums:  # XLA chooses the accumulator
+            operands = [cast(x, full) if dtype_name(x) == low else x for x in operands]
         elif primitive.name in TYPED_BODIES:
             return [_rebuilt(primitive.name, operands, params)]
-        elif sums:
-            operands = _widened_from(low, full, operands)
         else:
             for key in DTYPE_PARAMETERS:
                 if params.get(key) is not None and is_float(decision.results[0]):
                     params[key] = np.dtype(jnp.dtype(decision.results[0]))
         return bind(primitive, operands, params)
 
-    def _contract(self, step: Step, bound: Dot | Other, pair: tuple[Any, Any]) -> Any:
+    def _contract(self, step: Step, bound: Binder, pair: tuple[Any, Any]) -> Any:
         """Contract two operands, low or full, with low derivatives."""
         decision = self.decisions[step.name]
         low, full = self.plan.low, self.plan.full
@@ -400,7 +388,7 @@ class Writer(ProgramExecutor):
         dtype faster.
         """
         low = self.plan.low
-        computed = _computed(self.program.steps, self.decisions, set()) if low else ()
+        computed = _computed(self.program.steps, self.decisions) if low else ()
         for step in all_steps(self.program.steps) if low else ():
             decision = self.decisions.get(step.name)
             if decision is None or step.primitive not in CONTRACTIONS:
@@ -417,11 +405,6 @@ class Writer(ProgramExecutor):
                     yield step.name, index
 
 
-def _widened_from(low: str, full: str, operands: Iterable[Any]) -> list[Any]:
-    """Return the operands, those in ``low`` cast to ``full``."""
-    return [cast(x, full) if dtype_name(x) == low else x for x in operands]
-
-
 def _as_weak(value: Any, aval: Any) -> Any:
     """Return an output weakly typed if it was traced so.
 
@@ -434,18 +417,15 @@ def _as_weak(value: Any, aval: Any) -> Any:
     return as_weak(value)
 
 
-def _computed(
-    steps: Iterable[Step], decisions: Mapping[str, Decision], found: set[str]
-) -> set[str]:
-    """Return ``found`` with the computed values of ``steps``, not moved inputs."""
-    for step in steps:
+def _computed(steps: tuple[Step, ...], decisions: Mapping[str, Decision]) -> set[str]:
+    """Return the computed values of ``steps`` at every depth, not moved inputs."""
+    computed = set[str]()
+    for step in all_steps(steps):
         decision = decisions.get(step.name)
         moves = decision is not None and decision.op_class == "follow"
-        if not moves or not found.isdisjoint(names_of(step.operands)):
-            found.update(step.results)
-        for body in step.bodies:
-            _computed(body.steps, decisions, found)
-    return found
+        if not moves or not computed.isdisjoint(names_of(step.operands)):
+            computed.update(step.results)
+    return computed
 
 
 def _filled(step: Step, decision: Decision, full: str) -> bool:
