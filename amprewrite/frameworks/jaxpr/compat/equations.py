@@ -19,11 +19,6 @@ Eqn = Any
 """A ``jax.extend.core.JaxprEqn``; its attributes carry no types in JAX."""
 
 
-def is_literal(atom: object) -> bool:
-    """Return whether an operand of an equation is a literal number."""
-    return isinstance(atom, jex.Literal)
-
-
 def bind_params(eqn: Eqn) -> dict[str, Any]:
     """Return the parameters to bind the primitive of ``eqn`` again."""
     return dict(eqn.primitive.get_bind_params(eqn.params))
@@ -82,18 +77,14 @@ def manual_axes(eqn: Eqn) -> set[Any]:
 # Name stacks of equations: scopes and transformations, and how to bind inside.
 
 
-def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
-    """Give equations bound inside the traceback of ``eqn``, and scopes to those here.
+def place_in(outer: Any, eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
+    """Give equations bound inside the traceback of ``eqn``, and scopes in ``outer``.
 
     Args:
+        outer: The scopes that are open, as :func:`current` returns them.
         eqn: The equation.
-        name_stack: The scopes, inside of those that are open.
+        name_stack: The scopes inside of those.
     """
-    return place_in(current(), eqn, name_stack)
-
-
-def place_in(outer: Any, eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
-    """Give equations bound inside the traceback of ``eqn``, and scopes in ``outer``."""
     stack = outer + name_stack if outer.stack else name_stack  # most have none around
     traceback = eqn.source_info.traceback
     return source_info_util.user_context(traceback, name_stack=stack)
@@ -106,16 +97,16 @@ def current() -> Any:
 
 def scopes(name_stack: Any) -> tuple[str, ...]:
     """Return the names in a name stack, outermost first, without transformations."""
-    if not name_stack.stack:
-        return ()
-    kinds = (e for e in name_stack.stack if type(e).__name__ == "Scope")
-    return tuple([element.name for element in kinds])
+    return tuple(_names_in(name_stack, "Scope")) if name_stack.stack else ()
 
 
 def transformations(name_stack: Any) -> frozenset[str]:
     """Return the transformations that made an equation, such as ``jvp``."""
-    found = (e for e in name_stack.stack if type(e).__name__ == "Transform")
-    return frozenset(element.name for element in found)
+    return frozenset(_names_in(name_stack, "Transform"))
+
+
+def _names_in(name_stack: Any, kind: str) -> list[str]:
+    return [e.name for e in name_stack.stack if type(e).__name__ == kind]
 
 
 # Tracebacks of equations: lines of the user, and named functions around them.

@@ -27,7 +27,7 @@ def test_equations_keep_their_scopes_and_contexts():
     def again(x):
         with (
             jax.named_scope("around"),
-            equations.place_of(eqn, stack),
+            equations.place_in(equations.current(), eqn, stack),
             eqn.ctx.manager,
         ):
             return jnp.cos(x)
