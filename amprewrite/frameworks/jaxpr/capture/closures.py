@@ -27,9 +27,6 @@ from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 from amprewrite.user_code import is_users
 
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
-
 VALUES = (bool, int, float, complex, str, bytes)
 """Types that are compared by value."""
 
@@ -100,7 +97,7 @@ class Walk:
             yield name, id(held), held
             return
         try:
-            leaves, structure = tree.tree_flatten(held, is_leaf=self._is_mutable)
+            leaves, structure = tree_util.tree_flatten(held, is_leaf=self._is_mutable)
         except (TypeError, ValueError):  # keys of a dict that cannot be sorted
             yield name, id(held), held
             return

@@ -183,8 +183,13 @@ class Tracer:
             CaptureError: The function fails, or a static argument has no hash.
             ComplexTruncationError: A loop would carry complex numbers as real ones.
         """
-        with tracing(self.processor):
-            return self._trace(args, kwargs)
+        call, arrays = split((tuple(args), dict(kwargs)))
+        _check_hashable(call, (tuple(args), dict(kwargs)))
+        try:
+            with tracing(self.processor):
+                return self._trace(call, arrays)
+        except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError) as error:
+            raise CaptureError(_message(error)) from error
 
     def casts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call casts float32 to itself; the function is run again."""
@@ -222,18 +227,12 @@ class Tracer:
             closed = jax.make_jaxpr(partial(self.flat, call))(*types)
         return closed, len(left_out)
 
-    def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-        call, arrays = split((tuple(args), dict(kwargs)))
-        _check_hashable(call, (tuple(args), dict(kwargs)))
-        try:
-            traced = self.jitted.trace(call, *arrays)
-            if len(traced.jaxpr.jaxpr.invars) == len(arrays):
-                return Traced(traced.jaxpr, traced.out_info.call, reusable=True)
-            closed, result = jax.make_jaxpr(
-                partial(self.flat, call), return_shape=True
-            )(*arrays)
-        except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError) as error:
-            raise CaptureError(_message(error)) from error
+    def _trace(self, call: Call, arrays: Sequence[Any]) -> Traced:
+        traced = self.jitted.trace(call, *arrays)
+        if len(traced.jaxpr.jaxpr.invars) == len(arrays):
+            return Traced(traced.jaxpr, traced.out_info.call, reusable=True)
+        flat = partial(self.flat, call)
+        closed, result = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         return Traced(closed, result.call, reusable=False)
 
 
@@ -290,9 +289,6 @@ def named_arrays(tree: Any) -> dict[str, Any]:
 # A jaxpr does not record this, but the trees of inputs and outputs do: an array at the
 # same path in the state is the same array before and after.
 
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
-
 
 @dataclass(frozen=True)
 class Position:
@@ -341,9 +337,9 @@ def held_by(kind: type, before: Any, after: Any) -> Iterator[Pair]:
 
     A container replaces one with the same tree structure.
     """
-    old = {tree.tree_structure(held): held for held in _holders(kind, before)}
+    old = {tree_util.tree_structure(held): held for held in _holders(kind, before)}
     for held in _holders(kind, after):
-        structure = tree.tree_structure(held)
+        structure = tree_util.tree_structure(held)
         if structure in old:
             yield from replaced(old[structure], held)
 
@@ -352,11 +348,11 @@ def _holders(kind: type, held: Any) -> Iterable[Any]:
     def is_leaf(part: object) -> bool:
         return isinstance(part, kind)
 
-    return filter(is_leaf, tree.tree_leaves(held, is_leaf=is_leaf))
+    return filter(is_leaf, tree_util.tree_leaves(held, is_leaf=is_leaf))
 
 
 def _by_path(held: Any) -> Iterator[tuple[tuple[str, ...], Position]]:
-    for path, leaf in tree.tree_flatten_with_path(held)[0]:
+    for path, leaf in tree_util.tree_flatten_with_path(held)[0]:
         if isinstance(leaf, Position):
             yield tuple(map(part_name, path)), leaf
 

@@ -17,6 +17,7 @@ from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     parameter_names,
+    whole,
 )
 from amprewrite.frameworks.jaxpr.interpret.contractions import contraction_p
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs, Prepared
@@ -27,11 +28,9 @@ from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir.text import outline
 from amprewrite.measure.runs import Call as Asked
-from amprewrite.plan import Plan
 
-
-def _whole(made: Any) -> Any:
-    return made
+NO_PLANNER: Any = None
+"""The planner of a module that is converted for its function and never run."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Pure:
     kwargs: Mapping[str, Any]
     inputs: Inputs
     converted: ConvertedFunction | None = None
-    result_of: Callable[[Any], Any] = _whole
+    result_of: Callable[[Any], Any] = whole
 
 
 def pure(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Pure:
@@ -75,26 +74,15 @@ def _of_module(
 ) -> Pure:
     """Return a module as a pure function by its adapter."""
     converted: ConvertedFunction | None = adapter.converted_function_of(model)
-    asked = Request(planner=_NoPlanner())
+    asked = Request(planner=NO_PLANNER)
     runner: Any = converted or adapter.converted_function_of(
         adapter.convert(model, asked)
     )
     function = converted or runner.function
     given = adapter.arguments(model, args)
     inputs = runner.describe(given, kwargs)
-    pick = getattr(adapter, "result_of", _whole)
+    pick = getattr(adapter, "result_of", whole)
     return Pure(function, given, kwargs, inputs, converted, pick)
-
-
-class _NoPlanner:
-    """The planner of a module that is never run; each call raises an error."""
-
-    def __call__(self, *given: object, **options: object) -> Plan:
-        raise AssertionError((given, options))
-
-    def exact_values(self, *given: object, **options: object) -> frozenset[str]:
-        """Raise an error."""
-        raise AssertionError((given, options))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from amprewrite.errors import (
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.capture.promotion import tracing
 from amprewrite.frameworks.jaxpr.capture.trace import is_array
-from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
@@ -276,9 +276,6 @@ def _property(name: str, found: property, run: Run) -> property:
 
 # A module may hold anything: its type is unknown to a type checker.
 
-
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 PLAIN = (bool, int, float, complex, str, bytes, np.dtype, type, enum.Enum)
 """Types that a program may return beside arrays: data that holds no arrays."""

@@ -19,7 +19,7 @@ import equinox
 
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.capture.trace import part_name
-from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     Shared,
@@ -48,8 +48,7 @@ from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.plan import Plan
 
 eqx: Any = equinox
-tree: Any = tree_util
-"""Untyped views: the libraries' types are partial."""
+"""Untyped view of ``equinox``: its types are partial."""
 
 Change = Callable[[Any], tuple[Any, dict[str, Any]]]
 """Function from a module to its new class and additional fields."""

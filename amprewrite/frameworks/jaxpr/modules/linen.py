@@ -21,6 +21,7 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     parameter_names,
 )
+from amprewrite.frameworks.jaxpr.modules.conversion import class_body, plain_class
 from amprewrite.frameworks.jaxpr.modules.states import (
     any_narrow,
     describe,
@@ -96,7 +97,7 @@ def original(model: Any) -> Any:
     if getattr(model, REQUEST, None) is None:
         return model
     fields = {k: v for k, v in _fields(model).items() if k != REQUEST}
-    return model.__class__.__mro__[1](**fields)
+    return plain_class(type(model))(**fields)
 
 
 def _fields(model: Any) -> dict[str, Any]:
@@ -246,16 +247,15 @@ def _post_init(self: Any) -> None:
             f"convert the outermost module"
         )
         raise UnsupportedError(msg)
-    self.__class__.__mro__[1].__post_init__(self)
+    plain_class(type(self)).__post_init__(self)
 
 
 @functools.cache
 def _converted_class(kind: Any) -> Any:
     """Return the class of converted modules of class ``kind``."""
-    body: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
+    body = class_body(kind, converted_function_of)
+    shown = {name: body.pop(name) for name in ("plan", "casts") if name in body}
+    body |= {
         "__annotations__": {REQUEST: Any},
         REQUEST: dataclasses.field(
             default=None, repr=False, compare=False, kw_only=True
@@ -266,13 +266,6 @@ def _converted_class(kind: Any) -> Any:
         "bind": nn.nowrap(_bind),
     }
     made: Any = type(kind)(kind.__name__, (kind,), body)
-    for name in ("plan", "casts"):  # linen would wrap them if they were in the body
-        if not hasattr(kind, name):
-            setattr(
-                made, name, property(functools.partial(_of_converted_function, name))
-            )
+    for name, value in shown.items():  # linen would wrap them if they were in the body
+        setattr(made, name, value)
     return made
-
-
-def _of_converted_function(name: str, model: Any) -> Any:
-    return getattr(converted_function_of(model), name)

@@ -21,7 +21,7 @@ from flax import nnx as flax_nnx
 from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.capture.trace import Pair, part_name, replaced
-from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     Shared,
@@ -132,16 +132,10 @@ class Twins:
         """Return the original of ``model`` if its modules are the same; else None."""
         for module in parts(model):
             source = self.original(module)
-            if source is None or not self._alike(module, source):
+            mine = {name: v for name, v in vars(module).items() if name != RUNNER}
+            if source is None or not self._equal(mine, vars(source)):
                 return None
         return self.original(model)
-
-    def _alike(self, module: Any, source: Any) -> bool:
-        mine = {name: v for name, v in vars(module).items() if name != RUNNER}
-        others = vars(source)
-        return mine.keys() == others.keys() and all(
-            self._equal(value, others[name]) for name, value in mine.items()
-        )
 
     def _equal(self, mine: Any, other: Any) -> bool:
         if mine is other or self.original(mine) is other is not None:
@@ -209,10 +203,6 @@ def _module(part: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> An
         if name != RUNNER:
             object.__setattr__(made, name, rebuilt(value, change, memo))
     return made
-
-
-tree: Any = tree_util
-"""Untyped views: the libraries' types are partial."""
 
 
 STATE: type = nnx.State

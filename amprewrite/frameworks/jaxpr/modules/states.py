@@ -11,7 +11,7 @@ from amprewrite.frameworks.jaxpr.capture.trace import (
     is_array,
     part_name,
 )
-from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
 from amprewrite.frameworks.jaxpr.program.program import dtype_name
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 
 # Kinds of a converted module's inputs: parameters, buffers and plain inputs.
-
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 
 def describe(

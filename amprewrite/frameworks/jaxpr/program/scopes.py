@@ -19,9 +19,6 @@ from amprewrite.frameworks.jaxpr.compat.binding import replaced
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 from amprewrite.marks import MARKS
 
-tree: Any = tree_util
-"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
-
 Modules = Iterable[tuple[str, Any]]
 """Pairs of a module path and the module."""
 
@@ -140,8 +137,9 @@ class _Names:
             and (path + ".").startswith(here and here + ".")
         ]
         if len(inside) > 1:
-            wanted = tree.tree_structure(module)
-            inside = [(p, m) for p, m in inside if _structured(m, wanted)]
+            structure = tree_util.tree_structure
+            wanted = structure(module)
+            inside = [(p, m) for p, m in inside if structure(m) == wanted]
         if len(inside) > 1:
             inside = [(p, m) for p, m in inside if _holds_the_same(m, module)] or inside
         if not inside:
@@ -157,14 +155,10 @@ class _Names:
         return path
 
 
-def _structured(module: Any, wanted: Any) -> bool:
-    return bool(tree.tree_structure(module) == wanted)
-
-
 def _holds_the_same(module: Any, other: Any) -> bool:
     """Return whether two modules hold the same array objects: one is a copy."""
-    pairs = zip(tree.tree_leaves(module), tree.tree_leaves(other), strict=True)
-    return all(one is two for one, two in pairs)
+    ours, theirs = map(tree_util.tree_leaves, (module, other))
+    return all(one is two for one, two in zip(ours, theirs, strict=True))
 
 
 def _above(paths: list[str], name: str) -> str:
