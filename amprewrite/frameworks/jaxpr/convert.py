@@ -5,12 +5,11 @@ from typing import Any
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request, refuse_plan
 from amprewrite.frameworks.jaxpr.capture.closures import Closed, is_keras
-from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
+from amprewrite.frameworks.jaxpr.function.adapters import adapter_of, naming, states
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     Shared,
 )
-from amprewrite.frameworks.jaxpr.modules.functions import naming, states
 from amprewrite.plan import Plan
 
 __all__ = ["Request", "convert", "converted_function_of", "inspect"]

@@ -13,7 +13,7 @@ from typing import Any
 from amprewrite.frameworks.jaxpr.capture.trace import part_name
 from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax, tree_util
-from amprewrite.frameworks.jaxpr.modules.functions import calling
+from amprewrite.frameworks.jaxpr.function.adapters import calling
 
 Tree = Any
 """Any pytree."""

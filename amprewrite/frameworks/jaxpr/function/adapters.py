@@ -1,15 +1,21 @@
-"""Look up the adapter of a module's library, and the modules in a tree.
+"""Look up the adapter of a module's library, and the modules that a function calls.
 
-An adapter is loaded only for models of its library, so that no library is required.
+They are among its arguments, or it closes over them. An adapter is loaded only for
+models of its library, so that no library is required.
 """
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.capture.trace import Pair, held_by, part_name
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
+from amprewrite.frameworks.jaxpr.function.converted_function import parameter_names
+from amprewrite.frameworks.jaxpr.program.scopes import named
 
 MODULES = "amprewrite.frameworks.jaxpr.modules"
 """The package of the adapters."""
@@ -76,3 +82,63 @@ def modules_in(held: Any) -> Iterator[tuple[str, Any]]:
             above = [part_name(key) for key in path]
             for below, child in children(leaf):
                 yield ".".join([*above, below] if below else above), child
+
+
+# Functions that call modules, among their arguments or closed over.
+
+
+def naming(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with name scopes for the modules that it calls."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with calling(function, args, kwargs):
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def calling(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Generator[None]:
+    """Enter name scopes for the modules called by ``function``, in the context.
+
+    Their paths begin with the parameter or variable that holds the module; if that
+    module is itself called, as in ``jax.vmap(model)``, the paths inside it have no
+    prefix.
+    """
+    names = parameter_names(function)
+    found = [*_closed_over(function), *_given(names, args, kwargs)]
+    if not found:
+        yield
+        return
+    with named(found, children, wrappers()):
+        yield
+
+
+def states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+) -> Iterator[Pair]:
+    """Yield the outputs that are states: those in a library's state containers.
+
+    Other states of a function are unknown; linen's are plain dicts.
+    """
+    for kind in state_kinds():
+        yield from held_by(kind, (args, dict(kwargs)), made)
+
+
+def _given(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    many = [f"args.{i}" for i in range(len(names), len(args))]
+    positional = zip([*names, *many], args, strict=False)
+    yield from modules_in({**dict(positional), **kwargs})
+
+
+def _closed_over(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    inner = inspect.unwrap(function)
+    yield from modules_in(inner)
+    with suppress(TypeError, ValueError):  # no function, or a name not assigned yet
+        held = inspect.getclosurevars(inner)
+        yield from modules_in({**held.globals, **held.nonlocals})

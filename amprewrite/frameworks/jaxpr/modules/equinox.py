@@ -20,6 +20,7 @@ import equinox
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.capture.trace import part_name
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
+from amprewrite.frameworks.jaxpr.function.adapters import calling, states
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     Shared,
@@ -42,7 +43,6 @@ from amprewrite.frameworks.jaxpr.modules.conversion import (
     plain_class,
     without_methods,
 )
-from amprewrite.frameworks.jaxpr.modules.functions import calling, states
 from amprewrite.frameworks.jaxpr.modules.states import describe
 from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.plan import Plan

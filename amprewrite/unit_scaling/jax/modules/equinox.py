@@ -13,12 +13,12 @@ import equinox
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import is_array
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
+from amprewrite.frameworks.jaxpr.function.adapters import calling, states
 from amprewrite.frameworks.jaxpr.modules.conversion import (
     CALL,
     check_is_called,
     method_parameters,
 )
-from amprewrite.frameworks.jaxpr.modules.functions import calling, states
 from amprewrite.frameworks.jaxpr.modules.states import describe
 from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.unit_scaling.jax.program.insert import Scaled

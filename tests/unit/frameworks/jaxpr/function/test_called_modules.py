@@ -7,7 +7,7 @@ eqx = pytest.importorskip("equinox")
 
 from amprewrite.frameworks.jaxpr.capture.trace import Position
 from amprewrite.frameworks.jaxpr.compat import equations
-from amprewrite.frameworks.jaxpr.modules.functions import naming, states
+from amprewrite.frameworks.jaxpr.function.adapters import naming, states
 
 LAYER = eqx.nn.Linear(2, 2, key=jax.random.key(0))
 MODEL = eqx.nn.Sequential([LAYER, eqx.nn.Lambda(jax.nn.relu)])
