@@ -41,9 +41,8 @@ def inspect(model: Any, request: Request) -> Plan:
             ``dynamic_shapes`` is.
     """
     _refuse_shapes(request)
-    adapter = adapter_of(model)
     if converted_function_of(model) is not None:
-        return model.plan if adapter is None else adapter.plan_of(model)
+        return plan_of(model)
     if not request.has_arguments:
         msg = "inspect needs args=(...) or kwargs={...} to trace the model with"
         raise UnsupportedError(msg)

@@ -68,11 +68,15 @@ class Traced:
     """The trace of a function for one signature.
 
     Attributes:
+        call: The arguments without their arrays.
+        arrays: The arrays.
         closed: The ClosedJaxpr.
         result: Structure of the outputs.
         reusable: Whether it is valid for other calls: it captured no tracer.
     """
 
+    call: Call
+    arrays: list[Any]
     closed: Any
     result: Call
     reusable: bool
@@ -193,15 +197,12 @@ class Tracer:
 
     def casts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call casts float32 to itself; the function is run again."""
+        call, arrays = split((tuple(args), dict(kwargs)))
         seen: list[None] = []
         noting = tracers.noting_casts(partial(seen.append, None))
         with tracing(self.processor), noting:
-            self._call(args, kwargs)
+            jax.make_jaxpr(partial(self.flat, call))(*arrays)
         return bool(seen)
-
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        call, arrays = split((tuple(args), dict(kwargs)))
-        return jax.make_jaxpr(partial(self.flat, call))(*arrays)
 
     def trace_low(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], low: str
@@ -227,13 +228,14 @@ class Tracer:
             closed = jax.make_jaxpr(partial(self.flat, call))(*types)
         return closed, len(left_out)
 
-    def _trace(self, call: Call, arrays: Sequence[Any]) -> Traced:
+    def _trace(self, call: Call, arrays: list[Any]) -> Traced:
         traced = self.jitted.trace(call, *arrays)
         if len(traced.jaxpr.jaxpr.invars) == len(arrays):
-            return Traced(traced.jaxpr, traced.out_info.call, reusable=True)
+            result = traced.out_info.call
+            return Traced(call, arrays, traced.jaxpr, result, reusable=True)
         flat = partial(self.flat, call)
         closed, result = jax.make_jaxpr(flat, return_shape=True)(*arrays)
-        return Traced(closed, result.call, reusable=False)
+        return Traced(call, arrays, closed, result.call, reusable=False)
 
 
 def _check_hashable(call: Call, arguments: Any) -> None:

@@ -28,7 +28,6 @@ from amprewrite.frameworks.jaxpr.capture.trace import (
     input_names,
     numbers,
     positions,
-    split,
 )
 from amprewrite.frameworks.jaxpr.interpret.pipeline import (
     Inputs,
@@ -176,7 +175,6 @@ class ConvertedFunction:
         if self.closed is not None and (name := self.closed.changed()) is not None:
             self._trace_anew(name)
         traced = self.tracer.trace(args, kwargs)
-        _, arrays = split((tuple(args), dict(kwargs)))
         key = traced.closed.jaxpr
         found = self.prepared.get(key)
         if found is None:
@@ -187,7 +185,7 @@ class ConvertedFunction:
                 self._keep(key, found)
         if traced.reusable:
             self.used[key] = next(self.calls)
-        return found, traced.result, arrays
+        return found, traced.result, traced.arrays
 
     def _keep(self, key: Any, prepared: Prepared) -> None:
         """Store a program for later calls, and drop the least recently used one."""
@@ -250,10 +248,10 @@ class ConvertedFunction:
             casts = partial(self.tracer.casts, args, kwargs)
             known = replace(known, second=Second(again, casts, low))
         if self.request.processor is not None:
-            states = tuple(self._states(traced, args, kwargs))
+            states = tuple(self._states(traced))
             known = replace(known, states=states, processor=self.request.processor)
         if self.tolerant is not None:
-            known = replace(known, search=self._search(traced, args, kwargs))
+            known = replace(known, search=self._search(traced, known))
         made = prepare(
             traced.closed,
             self.request.planner,
@@ -265,20 +263,15 @@ class ConvertedFunction:
         plan = self.request.with_regions(made.graph, made.plan)
         made = replace(made, plan=plan)
         if self.announces and self.tolerant is None:
-            _, arrays = split((tuple(args), dict(kwargs)))
-            notes = run_check(made, traced.closed, arrays)
+            notes = run_check(made, traced.closed, traced.arrays)
             made = replace(made, plan=made.plan.with_warnings(*notes))
         if self.announces and (alters(made.plan) or not self.is_quiet):
             announce(made.plan, self.shared.announced)
         return made
 
-    def _search(
-        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Search:
-        _, arrays = split((tuple(args), dict(kwargs)))
-        result = Result(traced.result, self.result_of)
+    def _search(self, traced: Traced, inputs: Inputs) -> Search:
+        arrays, result = traced.arrays, Result(traced.result, self.result_of)
         tolerant: Any = self.tolerant
-        inputs = self.describe(args, kwargs)
         places = trained_positions(arrays, inputs.kinds)
         trained = {place: inputs.names[place] for place in places}
 
@@ -288,11 +281,9 @@ class ConvertedFunction:
 
         return search
 
-    def _states(
-        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Iterator[Pair]:
-        call, arrays = split((tuple(args), dict(kwargs)))
-        taken, named = positions(call, list(map(as_array, arrays)))
+    def _states(self, traced: Traced) -> Iterator[Pair]:
+        arrays = list(map(as_array, traced.arrays))
+        taken, named = positions(traced.call, arrays)
         return self.states(taken, named, positions(traced.result))
 
     def _as_named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
