@@ -9,7 +9,7 @@ by JAX itself are not user casts, nor are casts inside JAX's own functions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
@@ -93,19 +93,8 @@ def restore_casts(
     return _Restorer(program, second, dtypes).restored()
 
 
-@dataclass
-class _Layer:
-    """The steps of one body, aligned with those of the other program.
-
-    Attributes:
-        casts: Results of the casts of the first program in it, by value and dtype.
-        steps: Its steps so far.
-        waiting: Casts of the second program for the next step.
-    """
-
-    casts: Mapping[tuple[Atom, str], str]
-    steps: list[Step] = field(default_factory=list[Step])
-    waiting: list[Step] = field(default_factory=list[Step])
+Casts = Mapping[tuple[Atom, str], str]
+"""Results of the casts of the first program in one body, by value and dtype."""
 
 
 class _Restorer:
@@ -130,26 +119,26 @@ class _Restorer:
 
     def _steps(self, first: Sequence[Step], second: Sequence[Step]) -> tuple[Step, ...]:
         """Return the steps of a body, with the casts that only ``second`` has."""
-        layer = _Layer(
-            {
-                (step.operands[0], dtype_name(self.avals[step.results[0]])): made
-                for step in first
-                if step.primitive == CONVERSION
-                for made in step.results
-            }
-        )
+        casts = {
+            (step.operands[0], dtype_name(self.avals[step.results[0]])): made
+            for step in first
+            if step.primitive == CONVERSION
+            for made in step.results
+        }
         pairs = dict(self._pairs(first, second))
+        steps: list[Step] = []
+        waiting: list[Step] = []  # casts of the second program for the next step
         done = 0
         for index, step in enumerate(second):
             if self._converts(step):
-                self._convert(step, layer)
+                waiting += self._converted(step, casts)
             elif index in pairs:
                 place = pairs[index]
-                layer.steps += [*first[done:place], *layer.waiting]
-                layer.waiting.clear()
-                layer.steps.append(self._paired(first[place], step))
+                steps += [*first[done:place], *waiting]
+                waiting.clear()
+                steps.append(self._paired(first[place], step))
                 done = place + 1
-        return (*layer.steps, *first[done:], *layer.waiting)
+        return (*steps, *first[done:], *waiting)
 
     def _pairs(
         self, first: Sequence[Step], second: Sequence[Step]
@@ -174,12 +163,12 @@ class _Restorer:
         target = dtype_name(self.second.avals[step.results[0]])
         return {source, target} == {self.low, self.full}
 
-    def _convert(self, step: Step, layer: _Layer) -> None:
-        """Insert a user cast; a conversion by JAX is an alias of its operand."""
+    def _converted(self, step: Step, casts: Casts) -> Iterator[Step]:
+        """Yield a user cast to insert; one by JAX is an alias of its operand."""
         source, (made,) = self.same.get(str(step.operands[0])), step.results
         if source is None:
             return
-        twin = layer.casts.get((source, dtype_name(self.second.avals[made])))
+        twin = casts.get((source, dtype_name(self.second.avals[made])))
         if twin is not None:  # a cast that is in both programs
             self.same[made] = twin
             return
@@ -192,10 +181,9 @@ class _Restorer:
         self.avals[name] = self.avals[source]
         self.origin[name] = self.origin.get(source, source)
         self.same[made] = name
-        cast = replace(
+        yield replace(
             step, name=name, operands=(source,), results=(name,), chosen=chosen
         )
-        layer.waiting.append(cast)
 
     def _read(self, first: Atom, second: Atom) -> Atom:
         """Return the restored cast that the second program reads, if any."""
