@@ -324,11 +324,10 @@ def _differentiated(
     low = of.reads == of.low
     out = contract(of, (lhs, rhs) if low else tuple(primals), wanted)
     linear = replace(of, reads=of.low)
+    pairs = zip(tangents, ((tangents[0], rhs), (lhs, tangents[1])), strict=True)
     parts = [
         _contract_linear(linear, pair)
-        for tangent, pair in zip(
-            tangents, ((tangents[0], rhs), (lhs, tangents[1])), strict=True
-        )
+        for tangent, pair in pairs
         if not isinstance(tangent, ad.Zero)
     ]
     total = parts[0] if len(parts) == 1 else parts[0] + parts[1]

@@ -388,20 +388,20 @@ class Writer(ProgramExecutor):
         dtype faster.
         """
         low = self.plan.low
-        computed = _computed(self.program.steps, self.decisions) if low else ()
-        for step in all_steps(self.program.steps) if low else ():
+        if not low:
+            return
+        computed = _computed(self.program.steps, self.decisions)
+        for step in all_steps(self.program.steps):
             decision = self.decisions.get(step.name)
             if decision is None or step.primitive not in CONTRACTIONS:
                 continue
             if decision.derivative != low or decision.quantises:
                 continue
+            if step.name in self.context.linear:
+                continue
             for index, name in enumerate(names_of(step.operands)):
                 cast_low = self.casts.get((step.name, index)) == (low, False)
-                if (
-                    cast_low
-                    and name not in computed
-                    and step.name not in self.context.linear
-                ):
+                if cast_low and name not in computed:
                     yield step.name, index
 
 

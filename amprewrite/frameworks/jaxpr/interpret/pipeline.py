@@ -111,13 +111,11 @@ class Prepared(Planned):
 
         def full_in(graph: ProgramGraph) -> Iterator[str]:
             yield from self.full_in(graph)
+            if not [*exact]:
+                return
             whole = len(graph.outputs) == len(closed.jaxpr.outvars)  # no numbers
             names = [graph.outputs[i] for i in exact] if whole else graph.outputs
-            made = (
-                self.planner.exact_values(graph, names)
-                if [*exact]
-                else frozenset[str]()
-            )
+            made = self.planner.exact_values(graph, names)
             floats = {name for name in made if graph.values[name].is_float}
             yield from (op.name for op in graph.ops if floats.intersection(op.results))
 
