@@ -180,7 +180,8 @@ class ConvertedFunction:
         if found is None:
             found = self._plan(traced, args, kwargs)
             self._look_again()
-            self._count_numbers(args, kwargs)
+            for line in self.varying.add(numbers(args, kwargs, self._names)):
+                warn(line)
             if traced.reusable:
                 self._keep(key, found)
         if traced.reusable:
@@ -196,12 +197,6 @@ class ConvertedFunction:
             others = (k for k in self.prepared if k is not key and k is not self.pinned)
             oldest = min(others, key=self.used.__getitem__)
             del self.prepared[oldest], self.used[oldest]
-
-    def _count_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Warn about a number that varies: each of its values is planned."""
-        named = numbers(args, kwargs, self._names)
-        for line in self.varying.add(named):
-            warn(line)
 
     def _forget(self) -> None:
         self.tracer = Tracer(self.function, self.request.processor)

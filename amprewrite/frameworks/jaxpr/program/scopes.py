@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from itertools import takewhile
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat.binding import replaced
@@ -162,13 +163,9 @@ def _holds_the_same(module: Any, other: Any) -> bool:
 
 
 def _above(paths: list[str], name: str) -> str:
-    parts = [path.split(".") for path in paths]
-    shared: list[str] = []
-    for column in zip(*parts, strict=False):
-        if len(set(column)) > 1:
-            break
-        shared.append(column[0])
-    return ".".join([*shared, name])
+    columns = zip(*(path.split(".") for path in paths), strict=False)
+    shared = takewhile(lambda column: len(set(column)) == 1, columns)
+    return ".".join([*(column[0] for column in shared), name])
 
 
 def _definer(module: Any) -> type | None:
