@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,12 @@ Operands = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
 
 Function = Callable[..., Any]
 """Replacement of a function, called with the original and its arguments."""
+
+Attribute = tuple[Any, str, Callable[[Any], Any]]
+"""A module or class, the name of an attribute that it defines itself, and a wrapper.
+
+The wrapper returns the replacement of the original: the same in all contexts.
+"""
 
 FUNCTIONS = ("cond", "scan", "switch", "while_loop")
 """Functions of ``jax.lax`` that can be replaced."""
@@ -57,27 +63,24 @@ _originals: dict[tuple[int, str], Any] = {}
 
 
 @contextmanager
-def replaced(holder: Any, name: str, wrapped: Callable[[Any], Any]) -> Generator[None]:
-    """Replace an attribute in the process while at least one context needs it.
-
-    Args:
-        holder: A module or a class that defines the attribute itself.
-        name: Name of the attribute.
-        wrapped: Returns the replacement of the original; the same in all contexts.
-    """
-    key = id(holder), name
+def replaced(*attributes: Attribute) -> Generator[None]:
+    """Replace attributes in the process while at least one context needs them."""
     with _lock:
-        _uses[key] += 1
-        if _uses[key] == 1:
-            _originals[key] = vars(holder)[name]
-            setattr(holder, name, wrapped(_originals[key]))
+        for holder, name, wrapped in attributes:
+            key = id(holder), name
+            _uses[key] += 1
+            if _uses[key] == 1:
+                _originals[key] = vars(holder)[name]
+                setattr(holder, name, wrapped(_originals[key]))
     try:
         yield
     finally:
         with _lock:
-            _uses[key] -= 1
-            if not _uses[key]:
-                setattr(holder, name, _originals.pop(key))
+            for holder, name, _ in attributes:
+                key = id(holder), name
+                _uses[key] -= 1
+                if not _uses[key]:
+                    setattr(holder, name, _originals.pop(key))
 
 
 @contextmanager
@@ -90,10 +93,7 @@ def watching(watcher: Watcher, key: str) -> Generator[None]:
     """
     token = _watcher.set(watcher)
     try:
-        with ExitStack() as stack:
-            for holder, name, wrapped in _hooks():
-                stack.enter_context(replaced(holder, name, wrapped))
-            stack.enter_context(_watched(key))
+        with replaced(*_hooks()), _watched(key):
             yield
     finally:
         _watcher.reset(token)
@@ -109,8 +109,8 @@ def unwatched() -> Generator[None]:
         _watcher.reset(token)
 
 
-def _hooks() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """Yield the holder and the name of each replaced function, and its wrapper."""
+def _hooks() -> Iterator[Attribute]:
+    """Yield the functions that a watcher is called by."""
     yield jex.Primitive, "bind", _seen_bind
     for name in FUNCTIONS:
         for place in _PLACES:

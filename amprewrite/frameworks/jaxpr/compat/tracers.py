@@ -210,7 +210,7 @@ def noting_casts(note: Callable[[], None], key: str = "") -> Generator[None]:
     token = _note.set(noted)
     try:
         with (
-            replaced(lax_functions, _OMITS, _seen),
+            replaced((lax_functions, _OMITS, _seen)),
             _noted(key or f"run {next(_runs)}"),
         ):
             yield

@@ -11,7 +11,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import takewhile
 from typing import Any
@@ -89,9 +89,7 @@ def named(
     kinds.update(wrappers)
     token = _active.set(names)
     try:
-        with ExitStack() as stack:
-            for kind in kinds:
-                stack.enter_context(replaced(kind, "__call__", _entering))
+        with replaced(*((kind, "__call__", _entering) for kind in kinds)):
             yield
     finally:
         _active.reset(token)
