@@ -1,17 +1,18 @@
-"""A dynamic loss scale for torch, with the interface of ``torch.amp.GradScaler``.
+"""A dynamic loss scale for torch: ``torch.amp.GradScaler`` with more checks.
 
 The rule is :class:`amprewrite.training.state.ScaleRule`. The scale is a float32 scalar
 on the device of the loss; the host reads it where it must decide something.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from amprewrite.errors import LossScaleError, NotCapturedError, UnsupportedError, warn
@@ -22,7 +23,7 @@ from amprewrite.plan.facts import gradient_format, is_unit_scaled
 from amprewrite.training import state
 from amprewrite.training.state import advice
 from amprewrite.training.torch import _compat, step_state
-from amprewrite.training.torch.step_state import Buffers, StepState, evaluated
+from amprewrite.training.torch.step_state import Buffers, evaluated
 
 # The advice on a loss scale for the converted parts of a torch model.
 
@@ -68,11 +69,11 @@ The host does not wait for them otherwise.
 """
 
 
-class GradScaler:
+class GradScaler(torch.amp.GradScaler):
     """Loss scaler: scales losses, unscales gradients, skips steps that are not finite.
 
-    A replacement for ``torch.amp.GradScaler``: the same calls, the same scales, the
-    same ``state_dict``. In addition it names the parameter and raises when no smaller
+    A ``torch.amp.GradScaler``: the same calls, the same scales, the same
+    ``state_dict``. In addition it names the parameter and raises when no smaller
     scale can help, accepts closures, and with ``model=`` refuses an optimizer of other
     parameters.
 
@@ -109,22 +110,24 @@ class GradScaler:
         Raises:
             ValueError: A number is out of its range.
         """
-        self._enabled = enabled
         if enabled and device == "cuda" and not torch.cuda.is_available():
             msg = "GradScaler for cuda, which is not available: it is disabled"
             warn(msg)
-            self._enabled = False
-        minimum = min(min_scale, init_scale)
-        self._rule = state.ScaleRule(
-            growth_factor, backoff_factor, growth_interval, minimum
-        )
-        self._first = (float(init_scale), 0)
-        self._held: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._states: dict[int, StepState] = {}
+            enabled = False
+        rule = growth_factor, backoff_factor, growth_interval
+        self._minimum = min(min_scale, init_scale)
+        state.ScaleRule(*rule, self._minimum)  # refuses more than torch, by name
+        # torch would warn of CUDA, and leave out the factors of a disabled one
+        super().__init__("cpu", float(init_scale), *rule)
+        self._device, self._enabled = device, enabled
         self._begun: WeakSet[Optimizer] = WeakSet()
         self._model, self._advised, self._unseen = model, False, 0
-        watch = model if self._enabled else None
-        self._buffers = None if watch is None else Buffers(watch)
+        self._buffers = Buffers(model) if enabled and model is not None else None
+
+    @property
+    def _rule(self) -> state.ScaleRule:
+        factors = self._growth_factor, self._backoff_factor, self._growth_interval
+        return state.ScaleRule(*factors, self._minimum)
 
     def scale(self, outputs: Any) -> Any:
         """Return ``outputs``, a tensor or a nest of iterables of them, times the scale.
@@ -135,16 +138,14 @@ class GradScaler:
         if not self._enabled:
             return outputs
         self._advise()
-        copies: dict[torch.device, torch.Tensor] = {}
+        scaled_tensor = super().scale
 
         def scaled(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                if value.device not in copies:
-                    copies[value.device] = self._scale_on(value.device)
-                return value * copies[value.device]
-            if _is_iterable(value):
-                parts = map(scaled, value)
-                return type(value)(parts) if isinstance(value, (list, tuple)) else parts
+                return scaled_tensor(value)
+            if hasattr(value, "__iter__"):
+                nest, parts = isinstance(value, (list, tuple)), map(scaled, value)
+                return type(value)(parts) if nest else parts
             msg = (
                 f"cannot scale a {type(value).__name__}; want a tensor or an iterable "
                 f"of tensors"
@@ -162,16 +163,16 @@ class GradScaler:
             ValueError: A gradient is float16.
             OptimizerError: The optimizer holds parameters of another model.
         """
-        if not self._enabled:
-            return
-        own = self._state_of(optimizer)
-        if own.unscaled or own.stepped:
-            done = "step" if own.stepped else "unscale_"
-            msg = f"unscale_() after {done}() for this optimizer; call update() before"
-            raise RuntimeError(msg)
-        scale = self._tensors("unscale_")[0]
-        self._check(own, scale.double().reciprocal().float())
-        own.unscaled = True
+        if self._enabled:
+            stage = self._per_optimizer_states[id(optimizer)]["stage"]
+            if stage is not OptState.READY:
+                done = "step" if stage is OptState.STEPPED else "unscale_"
+                msg = (
+                    f"unscale_() after {done}() for this optimizer; call update() "
+                    f"before"
+                )
+                raise RuntimeError(msg)
+        super().unscale_(optimizer)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step ``optimizer`` if its gradients, unscaled, are finite.
@@ -197,16 +198,31 @@ class GradScaler:
                 f"fused optimizers; use torch.amp.GradScaler with it"
             )
             raise UnsupportedError(msg)
-        own = self._state_of(optimizer)
-        if own.stepped:
+        own = self._per_optimizer_states[id(optimizer)]
+        if own["stage"] is OptState.STEPPED:
             msg = "step() after step() for this optimizer; call update() before"
             raise RuntimeError(msg)
         loss, call = evaluated(optimizer, args, kwargs)
-        self._tensors("step")
-        fused = _compat.takes_scale(optimizer)
-        given: Any = (self._step_fused if fused else self._step)(own, call)
-        own.stepped = True
-        return given if loss is None else loss
+        scale = self._check_scale_growth_tracker("step")[0]
+        fused = _compat.takes_scale(optimizer)  # it unscales and skips in its kernel
+        divisor = scale if own["stage"] is OptState.READY else None
+        if divisor is not None:
+            (self._check_inf_per_device if fused else self.unscale_)(optimizer)
+        found = _total(own, scale.device)
+        # torch 2.13: fused SGD that skips its first step keeps a momentum of
+        # uninitialised memory; that step is skipped here, where the host waits
+        waits = not fused or optimizer not in self._begun
+        if waits and found.item():
+            self._refuse_stuck(optimizer)
+            result = None
+        elif fused:
+            self._begun.add(optimizer)
+            own["fused"] = optimizer
+            result = _compat.step_with_scale(optimizer, divisor, found, call)
+        else:
+            result = call()
+        own["stage"] = OptState.STEPPED
+        return result if loss is None else loss
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Adjust the scale after the steps since the last update.
@@ -220,77 +236,41 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        scale, tracker = self._tensors("update")
-        found = [f for own in self._states.values() for f in own.found.values()]
+        scale, tracker = self._check_scale_growth_tracker("update")
+        states = self._per_optimizer_states.values()
+        looked = [own for own in states if own["found_inf_per_device"]]
+        skipped = [_total(own, scale.device) > 0 for own in looked]
         self._look()
-        if new_scale is not None:
-            _fill(scale, new_scale)
-        elif not found:
+        if isinstance(new_scale, torch.Tensor):
+            scale.copy_(new_scale.detach().reshape(()))
+        elif new_scale is not None:
+            scale.fill_(new_scale)
+        elif not skipped:
             msg = "update() before any step() or unscale_(): nothing was looked at"
             raise RuntimeError(msg)
         else:
-            total = torch.stack([f.to(scale.device) for f in found]).sum()
-            new, count = self._rule.step(
-                scale.double(), tracker, total == 0, torch.where
-            )
-            scale.copy_(new)
-            tracker.copy_(count)
-        if self._buffers is not None and found:
-            self._buffers.settle(self._all_skipped(scale.device))
-        self._states = {}
-
-    def _all_skipped(self, device: torch.device) -> torch.Tensor:
-        """Return whether every optimizer skipped its step."""
-        looked = [own.found.values() for own in self._states.values() if own.found]
-        sums = [torch.stack([f.to(device) for f in found]).sum() for found in looked]
-        return (torch.stack(sums) > 0).all()
-
-    def get_scale(self) -> float:
-        """Return the scale; 1.0 if disabled. Waits for the device."""
-        if not self._enabled:
-            return 1.0
-        return self._first[0] if self._held is None else self._held[0].item()
-
-    def get_growth_factor(self) -> float:
-        """Return the factor after ``growth_interval`` finite steps in a row."""
-        return self._rule.growth
+            finite = ~torch.stack(skipped).any()
+            new = self._rule.step(scale.double(), tracker, finite, torch.where)
+            scale.copy_(new[0])
+            tracker.copy_(new[1])
+        if self._buffers is not None and skipped:
+            self._buffers.settle(torch.stack(skipped).all())
+        self._per_optimizer_states.clear()
 
     def set_growth_factor(self, new_factor: float) -> None:
         """Set the factor after ``growth_interval`` finite steps in a row."""
-        self._rule = replace(self._rule, growth=new_factor)
-
-    def get_backoff_factor(self) -> float:
-        """Return the factor after a step that was not finite."""
-        return self._rule.backoff or 1 / self._rule.growth
+        replace(self._rule, growth=new_factor)
+        super().set_growth_factor(new_factor)
 
     def set_backoff_factor(self, new_factor: float) -> None:
         """Set the factor after a step that was not finite."""
-        self._rule = replace(self._rule, backoff=new_factor)
-
-    def get_growth_interval(self) -> int:
-        """Return the number of finite steps in a row after which the scale grows."""
-        return self._rule.interval
+        replace(self._rule, backoff=new_factor)
+        super().set_backoff_factor(new_factor)
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Set the number of finite steps in a row after which the scale grows."""
-        self._rule = replace(self._rule, interval=new_interval)
-
-    def is_enabled(self) -> bool:
-        """Return whether losses are scaled."""
-        return self._enabled
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as torch.amp.GradScaler has it; empty if disabled."""
-        if not self._enabled:
-            return {}
-        tracker = self._first[1] if self._held is None else self._held[1].item()
-        return {
-            "scale": self.get_scale(),
-            "growth_factor": self.get_growth_factor(),
-            "backoff_factor": self.get_backoff_factor(),
-            "growth_interval": self.get_growth_interval(),
-            "_growth_tracker": int(tracker),
-        }
+        replace(self._rule, interval=new_interval)
+        super().set_growth_interval(new_interval)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state of this class or of torch.amp.GradScaler.
@@ -306,16 +286,13 @@ class GradScaler:
                 "one with enabled=False, or do not load the state"
             )
             raise RuntimeError(msg)
-        self._rule = replace(
+        replace(
             self._rule,
             growth=state_dict["growth_factor"],
             backoff=state_dict["backoff_factor"],
             interval=state_dict["growth_interval"],
         )
-        self._first = (state_dict["scale"], state_dict["_growth_tracker"])
-        if self._held is not None:
-            for tensor, number in zip(self._held, self._first, strict=True):
-                tensor.fill_(number)
+        super().load_state_dict(dict(state_dict))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: numbers, no tensors.
@@ -323,18 +300,15 @@ class GradScaler:
         Raises:
             RuntimeError: In the middle of a step.
         """
-        if self._states:
+        if self._per_optimizer_states:
             msg = "a GradScaler is pickled after update(), not between step and update"
             raise RuntimeError(msg)
-        saved = self.state_dict()
-        first = (saved["scale"], saved["_growth_tracker"]) if saved else self._first
-        kept = {k: v for k, v in self.__dict__.items() if k != "_begun"}
-        none = {"_held": None, "_model": None, "_buffers": None}
-        return {**kept, "_first": first, **none}
+        none = dict.fromkeys(("_begun", "_model", "_buffers"))
+        return {**super().__getstate__(), **none}
 
-    def __setstate__(self, pickled: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled state; optimizers are new in another process."""
-        self.__dict__.update(pickled, _begun=WeakSet[Optimizer]())
+        super().__setstate__({**state, "_begun": WeakSet[Optimizer]()})
 
     def _advise(self) -> None:
         """Warn once if no scale is needed, or if it does harm: beside unit scaling."""
@@ -345,66 +319,40 @@ class GradScaler:
         if advice:
             warn(advice)
 
-    def _state_of(self, optimizer: Optimizer) -> StepState:
-        return self._states.setdefault(id(optimizer), StepState(optimizer))
+    # Methods of torch's class, called by its other methods.
 
-    def _tensors(self, caller: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def _check_scale_growth_tracker(
+        self, funcname: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale and the number of finite steps in a row.
 
         Raises:
             RuntimeError: No loss was scaled, so that there is no device for them.
         """
-        if self._held is None:
-            msg = f"{caller}() before scale(): call scaler.scale(loss).backward() first"
-            raise RuntimeError(msg)
-        return self._held
-
-    def _scale_on(self, device: torch.device) -> torch.Tensor:
-        if self._held is None:
-            scale, tracker = self._first
-            self._held = (
-                torch.full((), scale, dtype=torch.float32, device=device),
-                torch.full((), tracker, dtype=torch.int32, device=device),
+        if self._scale is None or self._growth_tracker is None:
+            msg = (
+                f"{funcname}() before scale(): call scaler.scale(loss).backward() first"
             )
-        return self._held[0].to(device, non_blocking=True)
+            raise RuntimeError(msg)
+        return self._scale, self._growth_tracker
 
-    def _check(self, own: StepState, inverse: torch.Tensor | None) -> None:
-        """Record whether all gradients are finite, and multiply them by ``inverse``."""
+    def _unscale_grads_(
+        self,
+        optimizer: Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,  # noqa: FBT001  # as torch's
+    ) -> dict[torch.device, torch.Tensor]:
+        """Multiply all gradients; return for each device if one is not finite."""
         if self._model is not None:
-            step_state.check_owner(own.optimizer, self._model)
+            step_state.check_owner(optimizer, self._model)
+        found: dict[torch.device, torch.Tensor] = {}
         with torch.no_grad():
-            for held in step_state.by_kind(own.optimizer, half=inverse is None):
+            for held in step_state.by_kind(optimizer, half=allow_fp16):
                 device = held[0].device
-                found = own.found.setdefault(device, torch.zeros((), device=device))
-                by = found.new_ones(()) if inverse is None else inverse.to(device)
-                _compat.unscale(held, by, found)
-
-    def _step(self, own: StepState, call: Callable[[], Any]) -> Any:
-        if not own.unscaled:
-            self.unscale_(own.optimizer)
-        own.need_gradients()
-        if any(found.item() for found in own.found.values()):
-            self._refuse_stuck(own.optimizer)
-            return None
-        return call()
-
-    def _step_fused(self, own: StepState, call: Callable[[], Any]) -> Any:
-        """Step with an optimizer that unscales and skips in its own kernel."""
-        scale = self._tensors("step")[0]
-        if not own.unscaled:
-            self._check(own, None)
-        own.need_gradients()
-        found = torch.stack([f.to(scale.device) for f in own.found.values()]).sum()
-        if own.optimizer not in self._begun:
-            # torch 2.13: fused SGD that skips its first step keeps a momentum of
-            # uninitialised memory; that step is skipped here, where the host waits
-            if found.item():
-                self._refuse_stuck(own.optimizer)
-                return None
-            self._begun.add(own.optimizer)
-        given = None if own.unscaled else scale
-        own.fused = True
-        return _compat.step_with_scale(own.optimizer, given, found, call)
+                one = found.setdefault(device, found_inf.to(device, copy=True))
+                _compat.unscale(held, inv_scale.to(device), one)
+        return found
 
     def _refuse_stuck(self, optimizer: Optimizer) -> None:
         """Raise LossScaleError if no smaller scale can help a step not finite."""
@@ -415,22 +363,28 @@ class GradScaler:
 
     def _look(self) -> None:
         """Check, every :data:`LOOK_EVERY` updates, the steps of fused optimizers."""
-        fused = [own for own in self._states.values() if own.fused]
+        states = self._per_optimizer_states.values()
+        fused = [own for own in states if "fused" in own]
         self._unseen += bool(fused)
         if self._unseen < LOOK_EVERY:
             return
         self._unseen = 0
         for own in fused:
-            if any(found.item() for found in own.found.values()):
-                self._refuse_stuck(own.optimizer)
+            if any(found.item() for found in own["found_inf_per_device"].values()):
+                self._refuse_stuck(own["fused"])
 
 
-def _is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
-    return isinstance(value, Iterable)
+def _total(own: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+    """Return a number above 0 if a gradient of an optimizer is not finite.
 
-
-def _fill(scale: torch.Tensor, new: float | torch.Tensor) -> None:
-    if isinstance(new, torch.Tensor):
-        scale.copy_(new.detach().reshape(()))
-    else:
-        scale.fill_(new)
+    Raises:
+        RuntimeError: No parameter of the optimizer has one.
+    """
+    found = own["found_inf_per_device"].values()
+    if not found:
+        msg = (
+            "step() of an optimizer without gradients: no parameter of it has one; "
+            "call backward() before, on a loss of these parameters"
+        )
+        raise RuntimeError(msg)
+    return torch.stack([flag.to(device) for flag in found]).sum()

@@ -1,8 +1,7 @@
-"""Gradients, buffers and the state of an optimizer between updates of the scale."""
+"""Gradients, buffers and the closure of an optimizer's step."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -153,41 +152,7 @@ class Buffers:
         return {"_kept": None, "_fixed": dict[int, int](), "_looked": False}
 
 
-# State of one optimizer between two updates of the loss scale.
-
-
-@dataclass
-class StepState:
-    """Actions on one optimizer since the last update of the scale.
-
-    Attributes:
-        optimizer: The optimizer.
-        unscaled: Whether its gradients were divided by the scale.
-        stepped: Whether its step was made or skipped.
-        fused: Whether its own kernel decided to skip the step.
-        found: On each device, 1 if a gradient is not finite, else 0.
-    """
-
-    optimizer: Optimizer
-    unscaled: bool = False
-    stepped: bool = False
-    fused: bool = False
-    found: dict[torch.device, torch.Tensor] = field(
-        default_factory=dict[torch.device, torch.Tensor]
-    )
-
-    def need_gradients(self) -> None:
-        """Check that the optimizer has gradients.
-
-        Raises:
-            RuntimeError: No parameter of the optimizer has one.
-        """
-        if not self.found:
-            msg = (
-                "step() of an optimizer without gradients: no parameter of it has one; "
-                "call backward() before, on a loss of these parameters"
-            )
-            raise RuntimeError(msg)
+# The closure of a step.
 
 
 def evaluated(

@@ -1,23 +1,15 @@
-"""One optimizer between two updates of the scale."""
+"""The closure of a step."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.training.torch.step_state import StepState, evaluated
+from amprewrite.training.torch.step_state import evaluated
 
 
 def optimizer():
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-
-
-def test_an_optimizer_without_gradients_is_refused():
-    state = StepState(optimizer())
-    with pytest.raises(RuntimeError, match="no parameter of it has one"):
-        state.need_gradients()
-    state.found[torch.device("cpu")] = torch.zeros(())
-    state.need_gradients()
 
 
 @pytest.mark.parametrize("by_name", [True, False])
