@@ -21,9 +21,8 @@ from amprewrite.training import jax as training
 from amprewrite.training.jax import NoOpLossScale, all_finite
 from amprewrite.training.jax.scales import (
     UNKNOWN,
+    Scaling,
     register,
-    scaled_tree,
-    unscaled_tree,
 )
 
 __all__ = [
@@ -92,7 +91,7 @@ class DynamicLossScale(training.DynamicLossScale):
 
 
 @dataclass(frozen=True)
-class StaticLossScale:
+class StaticLossScale(Scaling):
     """Constant loss scale, part of the tree structure of its pytree: it has no leaves.
 
     Attributes:
@@ -101,21 +100,14 @@ class StaticLossScale:
 
     loss_scale: Any
 
-    def scale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` times the scale, in float32 or wider."""
-        return scaled_tree(tree, self._full)
-
-    def unscale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` over the scale, in float32 or wider."""
-        return unscaled_tree(tree, self._full)
-
     def adjust(self, grads_finite: Any) -> "StaticLossScale":
         """Return ``self``: the scale is constant."""
         del grads_finite
         return self
 
     @property
-    def _full(self) -> Any:
+    def multiplier(self) -> Any:
+        """The scale, a float32 scalar."""
         return jnp.asarray(self.loss_scale, jnp.float32)
 
 

@@ -30,9 +30,8 @@ from amprewrite.training.jax.gradients import (
 )
 from amprewrite.training.jax.scales import (
     NoOpLossScale,
+    Scaling,
     register,
-    scaled_tree,
-    unscaled_tree,
 )
 from amprewrite.training.state import RULES, ScaleRule
 
@@ -195,7 +194,7 @@ def force_full_precision(func: Function, return_dtype: Any = None) -> Function:
 
 
 @dataclass(frozen=True)
-class DynamicLossScaling:
+class DynamicLossScaling(Scaling):
     """Dynamic loss scale: grows after ``period`` finite steps, shrinks after others.
 
     A pytree of ``loss_scaling``, ``min_loss_scaling`` and ``counter``; the scale is at
@@ -236,13 +235,10 @@ class DynamicLossScaling:
         """The rule that changes the scale after a step, before the scale is clipped."""
         return ScaleRule(growth=self.factor, backoff=None, interval=self.period)
 
-    def scale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` times the scale, in float32 or wider."""
-        return scaled_tree(tree, self.loss_scaling)
-
-    def unscale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` over the scale, in float32 or wider."""
-        return unscaled_tree(tree, self.loss_scaling)
+    @property
+    def multiplier(self) -> Any:
+        """The scale, a float32 scalar."""
+        return self.loss_scaling
 
     def adjust(self, grads_finite: Any) -> "DynamicLossScaling":
         """Return the scale after a step with finite, or not finite, gradients.

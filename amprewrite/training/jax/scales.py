@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,26 +18,35 @@ UNKNOWN = -1
 """Number for a gradient without a known position."""
 
 
-def scaled_tree(tree: Tree, scale: Any) -> Tree:
-    """Return the floats of a tree times a float32 scale."""
+class Scaling:
+    """Base of loss scales, which multiply and divide the floats of trees."""
 
-    def scaled(leaf: Any) -> Any:
-        return leaf * scale if is_inexact(leaf) else leaf
+    loss_scale: Any
 
-    return tree_util.tree_map(scaled, tree)
+    @property
+    def multiplier(self) -> Any:
+        """The scale, a float32 scalar."""
+        return self.loss_scale
 
+    def scale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` times the scale, in float32 or wider."""
+        return self._each_float(lambda leaf, by: leaf * by, tree)
 
-def unscaled_tree(tree: Tree, scale: Any) -> Tree:
-    """Return the floats of a tree divided by a float32 scale.
+    def unscale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` over the scale, in float32 or wider.
 
-    It divides, because the inverse of a large scale is a subnormal number, which some
-    backends flush to zero.
-    """
+        It divides, because the inverse of a large scale is a subnormal number, which
+        some backends flush to zero.
+        """
+        return self._each_float(lambda leaf, by: leaf / by, tree)
 
-    def unscaled(leaf: Any) -> Any:
-        return leaf / scale if is_inexact(leaf) else leaf
+    def _each_float(self, apply: Callable[[Any, Any], Any], tree: Tree) -> Tree:
+        by = self.multiplier
 
-    return tree_util.tree_map(unscaled, tree)
+        def applied(leaf: Any) -> Any:
+            return apply(leaf, by) if is_inexact(leaf) else leaf
+
+        return tree_util.tree_map(applied, tree)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class NoOpLossScale:
 
 
 @dataclass(frozen=True)
-class StaticLossScale:
+class StaticLossScale(Scaling):
     """Constant loss scale.
 
     Attributes:
@@ -81,14 +90,6 @@ class StaticLossScale:
         """
         _prepare(self)
 
-    def scale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` times the scale, in float32 or wider."""
-        return scaled_tree(tree, self.loss_scale)
-
-    def unscale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` over the scale, in float32 or wider."""
-        return unscaled_tree(tree, self.loss_scale)
-
     def adjust(self, grads_finite: Any) -> "StaticLossScale":
         """Return ``self``: the scale is constant."""
         del grads_finite
@@ -96,7 +97,7 @@ class StaticLossScale:
 
 
 @dataclass(frozen=True)
-class DynamicLossScale:
+class DynamicLossScale(Scaling):
     """Dynamic loss scale: grows after ``period`` finite steps, shrinks after others.
 
     A pytree of ``loss_scale``, ``counter`` and ``culprit``; the other fields are part
@@ -154,14 +155,6 @@ class DynamicLossScale:
             maximum=self.max_loss_scale,
             clips=self.max_loss_scale < FLOAT32_MAX,
         )
-
-    def scale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` times the scale, in float32 or wider."""
-        return scaled_tree(tree, self.loss_scale)
-
-    def unscale(self, tree: Tree) -> Tree:
-        """Return the floats of ``tree`` over the scale, in float32 or wider."""
-        return unscaled_tree(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any, culprit: Any = UNKNOWN) -> "DynamicLossScale":
         """Return the scale after a step with finite, or not finite, gradients.

@@ -2,8 +2,8 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -65,11 +65,6 @@ def numbers(tensor: torch.Tensor) -> list[float]:
     """Return the elements of a vector."""
     untyped: Any = tensor
     return untyped.tolist()
-
-
-def version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written in place."""
-    return tensor._version
 
 
 def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -160,9 +155,7 @@ def bare_step(optimizer: Optimizer) -> None:
     (hooked.__wrapped__ if getattr(hooked, "hooked", False) else hooked)(optimizer)
 
 
-@contextmanager
-def kept_random() -> Generator[None]:
+def kept_random() -> AbstractContextManager[None]:
     """Put the state of random numbers back after the context."""
     random: Any = torch.random
-    with random.fork_rng():
-        yield
+    return random.fork_rng()

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from amprewrite.errors import OptimizerError, UnsupportedError
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import writes
 from amprewrite.training.torch import _compat
 
 # The gradients of an optimizer: grouping, finiteness, and parameter names.
@@ -128,7 +129,7 @@ class Buffers:
                 (buffer, buffer.detach().clone())
                 for buffer in model.buffers()
                 if torch.compiler.is_compiling()
-                or self._fixed.get(id(buffer)) != _compat.version(buffer)
+                or self._fixed.get(id(buffer)) != writes(buffer)
             ]
 
     def settle(self, skipped: torch.Tensor) -> None:
@@ -140,7 +141,7 @@ class Buffers:
         with torch.no_grad():
             for buffer, copy in self._kept or ():
                 if not self._looked and torch.equal(buffer, copy):
-                    self._fixed[id(buffer)] = _compat.version(buffer)
+                    self._fixed[id(buffer)] = writes(buffer)
                 else:
                     put_back = skipped.to(buffer.device, non_blocking=True)
                     buffer.copy_(torch.where(put_back, copy, buffer))

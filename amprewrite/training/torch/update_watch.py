@@ -5,8 +5,8 @@ computed by a copy of the optimizer on float64 copies of weights, gradients and 
 """
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,8 +18,10 @@ from amprewrite.training.lost import UpdateCounts, count_lost, together
 from amprewrite.training.torch import _compat
 
 
-class UpdateWatch:
+class UpdateWatch(ExitStack):
     """Counter of lost updates, from :func:`lost_updates`; also a context manager.
+
+    ``close()`` detaches it from the optimizer; counts stay.
 
     Attributes:
         steps: Counts of each step that was looked at.
@@ -33,38 +35,19 @@ class UpdateWatch:
         every: int,
     ) -> None:
         """Attach to ``optimizer``."""
+        super().__init__()
         self.steps: list[UpdateCounts] = []
         self._optimizer, self._format = optimizer, format_name
         self._names, self._every = names, every
         self._calls = 0
         self._twin: _Twin | None = None
-        self._handles: list[Any] = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-        ]
+        self.callback(optimizer.register_step_pre_hook(self._before).remove)
+        self.callback(optimizer.register_step_post_hook(self._after).remove)
 
     @property
     def total(self) -> UpdateCounts:
         """Counts of all steps together."""
         return together(self.steps)
-
-    def close(self) -> None:
-        """Detach from the optimizer; counts stay."""
-        for handle in self._handles:
-            handle.remove()
-
-    def __enter__(self) -> Self:
-        """Return the counter itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Detach from the optimizer."""
-        self.close()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Copy weights and state; without a closure, take the step at once."""
