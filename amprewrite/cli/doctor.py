@@ -7,7 +7,7 @@ import typer
 from amprewrite.cli.group import FAILED, app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.progress import progress
-from amprewrite.cli.show import say, show, show_json
+from amprewrite.cli.show import answer, say
 from amprewrite.doctor import Diagnosis, Trial, diagnose
 
 HAS = {True: "yes", False: "no", None: "unknown"}
@@ -24,10 +24,7 @@ def doctor(*, as_json: AsJson = False) -> None:
     with progress(1) as work:
         work.step("convert and verify a small model with each framework")
         found = diagnose()
-    if as_json:
-        show_json(found.to_json())
-    else:
-        show(*_lines(found))
+    answer(found.to_json, *_lines(found), as_json=as_json)
     for trial in found.trials:
         if trial.trace:
             say(trial.trace.rstrip())

@@ -6,7 +6,7 @@ import typer
 
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
-from amprewrite.cli.show import show, show_json
+from amprewrite.cli.show import answer
 from amprewrite.dtypes.anatomy import anatomies
 from amprewrite.report.anatomy import anatomy_json, anatomy_table
 
@@ -34,7 +34,5 @@ def show_formats(
 ) -> None:
     """Show a number in float formats: bits, neighbours and rounding error."""
     rows = anatomies(number, formats or ())
-    if as_json:
-        show_json(anatomy_json(number, rows))
-    else:
-        show(anatomy_table(rows))
+    table = anatomy_table(rows)
+    answer(lambda: anatomy_json(number, rows), table, as_json=as_json)

@@ -12,7 +12,7 @@ from amprewrite import api
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.progress import progress
-from amprewrite.cli.show import say, show, show_json
+from amprewrite.cli.show import answer, say
 from amprewrite.plan.hardware import FULL, Calibration, Casts, cache_file
 
 # Tables of the timings that a calibration measured, for a terminal.
@@ -65,10 +65,7 @@ def demo(*, as_json: AsJson = False) -> None:
     start = time.perf_counter()
     figures = run(lambda text: say(f"{time.perf_counter() - start:5.1f} s  {text}"))
     say(f"{time.perf_counter() - start:5.1f} s  done\n")
-    if as_json:
-        show_json(figures.to_json())
-    else:
-        show(*tables(figures))
+    answer(figures.to_json, *tables(figures), as_json=as_json)
 
 
 @app.command()
@@ -82,9 +79,8 @@ def calibrate(*, as_json: AsJson = False) -> None:
     with progress(1) as work:
         work.step("time contractions, other ops and casts")
         found = api.calibrate()
-    if as_json:
-        show_json({name: asdict(one) for name, one in found.items()})
-    else:
-        show(*chain.from_iterable(map(calibration_parts, found.values())))
+    parts = chain.from_iterable(map(calibration_parts, found.values()))
+    data = {name: asdict(one) for name, one in found.items()}
+    answer(lambda: data, *parts, as_json=as_json)
     for one in found.values():
         say(f"wrote {cache_file(one.device)}")

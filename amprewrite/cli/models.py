@@ -30,8 +30,8 @@ from amprewrite.cli.options import (
     tolerance_of,
     writable,
 )
-from amprewrite.cli.progress import progress
-from amprewrite.cli.show import say, show, show_json
+from amprewrite.cli.progress import Silent, Work, progress
+from amprewrite.cli.show import answer, say, show, show_json
 from amprewrite.errors import AmpWarning, ArgumentError, VerifyError
 from amprewrite.factories import ModelCall, load_factory, run_users
 from amprewrite.ops.compounds import NAMES
@@ -199,6 +199,12 @@ class Applied(Asked):
         )
 
 
+def _loaded(target: str, work: Work | Silent) -> ModelCall:
+    """Return the model of a command with its arguments: the first step."""
+    work.step("load the model")
+    return load_factory(target)
+
+
 # The command that finds the ops which cause an error, and rules that help: blame.
 
 
@@ -234,8 +240,7 @@ def blame(  # noqa: PLR0913  # options
         raise ArgumentError(msg)
     written, page = writable(output, ".toml"), html_page(html)
     with progress(4 if fix is not None else 3) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         work.step("convert")
         converted = asked.convert(given)
         work.step("verify, and restore ops")
@@ -291,8 +296,7 @@ def convert(
     written = [path for path in output or () if writable(path, *kinds)]
     page = html_page(html)
     with progress(2 + len(written)) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         readers = api.program_files(given.model)
         for path in written:  # before any work: a file of the other framework
             writable(path, ".json", *readers)
@@ -354,8 +358,7 @@ def verify(  # noqa: PLR0913  # options
     page = html_page(html)
     check_rtol(rtol)
     with progress(3) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         work.step("convert")
         converted = asked.convert(given)
         work.step("verify")
@@ -372,10 +375,7 @@ def verify(  # noqa: PLR0913  # options
     if page is not None:
         report.to_html(page)
         say(f"wrote {page}: the report and the plan")
-    if as_json:
-        show_json(report.to_json())
-    else:
-        show(report)
+    answer(report.to_json, report, as_json=as_json)
     for problem in report.problems[:1]:
         say(f"amprewrite: verification failed: {problem}")
         raise typer.Exit(FAILED)
@@ -406,8 +406,7 @@ def pareto(
     if written is not None:
         load_matplotlib()
     with progress(2) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         work.step("plan and measure")
         found = api.pareto(
             given.model,
@@ -421,10 +420,7 @@ def pareto(
     if written is not None:
         plot_pareto(found, written)
         say(f"wrote {written}: error against bytes of {len(found)} plans")
-    if as_json:
-        show_json(pareto_json(found))
-    else:
-        show(pareto_table(found))
+    answer(lambda: pareto_json(found), pareto_table(found), as_json=as_json)
 
 
 # The commands that plan and convert nothing: inspect, explain.
@@ -464,8 +460,7 @@ def inspect(  # noqa: PLR0913  # options
     """
     written, page = writable(output, ".json"), html_page(html)
     with progress(2) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         work.step("plan")
         plan = asked.inspect(given)
     if written is not None:
@@ -501,14 +496,11 @@ def explain(
 ) -> None:
     """Say why an op, a module or a compound runs in the precision that it does."""
     with progress(2) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         work.step("plan")
         text = asked.inspect(given).explain(name)
-    if as_json:
-        show_json({"ok": True, "name": name, "lines": text.split("\n")})
-    else:
-        show(text)
+    data = {"ok": True, "name": name, "lines": text.split("\n")}
+    answer(lambda: data, text, as_json=as_json)
 
 
 # The command that counts exponents of a model's numbers: histogram.
@@ -546,8 +538,7 @@ def histogram(  # options
     if written is not None and written.suffix in SUFFIXES:
         load_matplotlib()
     with progress(2 + bool(page)) as work:
-        work.step("load the model")
-        given = load_factory(target)
+        given = _loaded(target, work)
         work.step("run it")
         found = run_users(
             target,
@@ -564,7 +555,4 @@ def histogram(  # options
         else:
             found.plot().savefig(written)
         say(f"wrote {written}: exponents of {len(found.tensors)} tensors")
-    if as_json:
-        show_json(found.to_json())
-    else:
-        show(found)
+    answer(found.to_json, found, as_json=as_json)

@@ -7,7 +7,7 @@ import typer
 
 from amprewrite.cli.group import EXIT_CODES, CommandGroup, app
 from amprewrite.cli.options import AsJson, complete_policy
-from amprewrite.cli.show import say, show, show_json
+from amprewrite.cli.show import answer, say, show_json
 from amprewrite.policy import load_policy
 from amprewrite.report import policies
 
@@ -49,20 +49,15 @@ def policy() -> None:
 @group.command("list")
 def list_all(*, as_json: AsJson = False) -> None:
     """List the shipped policies."""
-    if as_json:
-        show_json(policies.descriptions())
-    else:
-        show(policies.names_table())
+    answer(policies.descriptions, policies.names_table(), as_json=as_json)
 
 
 @group.command("show")
 def show_one(name: Name, *, as_json: AsJson = False) -> None:
     """Show a policy: the class of every op, and why."""
     one = load_policy(name)
-    if as_json:
-        show_json(policies.policy_json(one))
-    else:
-        show(policies.policy_table(one))
+    table = policies.policy_table(one)
+    answer(lambda: policies.policy_json(one), table, as_json=as_json)
 
 
 @group.command()
@@ -82,7 +77,4 @@ def check(
 def diff(name: Name, other: Other, *, as_json: AsJson = False) -> None:
     """Compare two policies: settings, classes of ops and rules that differ."""
     lines = list(policies.policy_diff(load_policy(name), load_policy(other)))
-    if as_json:
-        show_json(lines)
-    else:
-        show(*(lines or ["no difference"]))
+    answer(lambda: lines, *(lines or ["no difference"]), as_json=as_json)

@@ -1,12 +1,13 @@
 """The command for promotion: one answer, a table, the page of differences."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
-from amprewrite.cli.show import show, show_json
+from amprewrite.cli.show import answer, show
 from amprewrite.dtypes import SYSTEMS
 from amprewrite.errors import TargetError
 from amprewrite.report import promotion
@@ -53,10 +54,10 @@ def promote(  # noqa: PLR0913  # options
         raise TargetError("--differences --json: want --table SYSTEM --json")
     if differences:
         show(differences_page().rstrip("\n"))
-    elif table is not None and as_json:
-        show_json(promotion.promotion_json(table, x64=x64))
     elif table is not None:
-        show(promotion.promotion_table(table, x64=x64))
+        pairs = promotion.promotion_table(table, x64=x64)
+        data = partial(promotion.promotion_json, table, x64=x64)
+        answer(data, pairs, as_json=as_json)
     else:
         given = operands or []
         found = (
@@ -64,4 +65,4 @@ def promote(  # noqa: PLR0913  # options
             if op is None
             else promotion.op_answer(op, given, system, x64=x64, steps=explain)
         )
-        show_json(found.to_json()) if as_json else show(str(found))
+        answer(found.to_json, str(found), as_json=as_json)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 
 from rich.console import Console, RenderableType
 
@@ -26,6 +27,20 @@ def show(*parts: RenderableType) -> None:
             print(part)
         else:
             console.print(part)
+
+
+def answer(data: Callable[[], object], *parts: RenderableType, as_json: bool) -> None:
+    """Print the result of a command to stdout: as JSON, or as text and tables.
+
+    Args:
+        data: Returns the data for JSON.
+        *parts: Text and tables.
+        as_json: Whether JSON is asked for.
+    """
+    if as_json:
+        show_json(data())
+    else:
+        show(*parts)
 
 
 def show_json(data: object) -> None:

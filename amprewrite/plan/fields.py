@@ -46,11 +46,13 @@ class _Limits:
         least: Smallest number; None if there is none.
         most: Largest number; None if there is none.
         longest: Largest length; None if there is none.
+        above: Number that a finite one has to exceed; None if there is none.
     """
 
     least: int | None = None
     most: int | None = None
     longest: int | None = None
+    above: float | None = None
 
     def __get_pydantic_core_schema__(
         self, source: type, handler: "GetCoreSchemaHandler"
@@ -58,21 +60,13 @@ class _Limits:
         """Return the schema by which pydantic reads ``source`` within the limits."""
         from pydantic import Field  # noqa: PLC0415  # only to read a file
 
-        limits = Field(ge=self.least, le=self.most, max_length=self.longest)
-        return handler.generate_schema(Annotated[source, limits])
-
-
-@dataclass(frozen=True, slots=True)
-class _Positive:
-    """Annotation of a finite number above zero."""
-
-    def __get_pydantic_core_schema__(
-        self, source: type, handler: "GetCoreSchemaHandler"
-    ) -> "CoreSchema":
-        """Return the schema by which pydantic reads such a number."""
-        from pydantic import Field  # noqa: PLC0415  # only to read a file
-
-        limits = Field(gt=0.0, allow_inf_nan=False)
+        limits = Field(
+            ge=self.least,
+            le=self.most,
+            max_length=self.longest,
+            gt=self.above,
+            allow_inf_nan=None if self.above is None else False,
+        )
         return handler.generate_schema(Annotated[source, limits])
 
 
@@ -150,7 +144,7 @@ Index = Annotated[int, _Limits(0, MAX_COUNT)]
 Error = Annotated[float, _Limits(0)]
 """A relative error."""
 
-Seconds = Annotated[float, _Positive()]
+Seconds = Annotated[float, _Limits(above=0.0)]
 """A measured time."""
 
 Extent = Annotated[int, _Limits(1, MAX_COUNT)]

@@ -25,7 +25,7 @@ def makes_floats(decision: "Decision") -> bool:
 
 def precisions_text(plan: "Plan", decisions: Iterable["Decision"]) -> str:
     """Return ``full``, a dtype, or the number of ops in each: ``8 bf16, 2 f32``."""
-    found = Counter(d.precision for d in decisions if makes_floats(d))
+    found = float_counts(decisions)
     if len(found) == 1:
         (dtype,) = found
         return "full" if plan.low and dtype == plan.full else short_name(dtype)

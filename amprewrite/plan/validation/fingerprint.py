@@ -1,8 +1,9 @@
 """Fingerprint of a program, as readable lines, to recognise it later."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import ProgramGraph, Value
@@ -44,13 +45,8 @@ class LineValue:
 
     def __str__(self) -> str:
         """Return its text in a line."""
-        return value_text(self.name, self.dtype, self.rank, self.kind)
-
-
-def value_text(name: str, dtype: str, rank: int, kind: str) -> str:
-    """Return the text of a value in a line; see :class:`LineValue`."""
-    where = f" {kind}" if kind else ""
-    return f"%{name}: {dtype} {rank}d{where}"
+        where = f" {self.kind}" if self.kind else ""
+        return f"%{self.name}: {self.dtype} {self.rank}d{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +175,8 @@ def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
     An op's line has its name, its native name, its operands and its results, each with
     dtype and rank. Extents are left out, so that a plan fits other batch sizes.
     """
-    texts = {  # each is read often
-        name: value_text(name, value.dtype, len(value.shape), _kind(value))
-        for name, value in graph.values.items()
-    }
+    values = {name: _value(value) for name, value in graph.values.items()}
+    texts = {name: str(value) for name, value in values.items()}  # each is read often
     ops = [
         line_text(
             op.name,
@@ -193,20 +187,13 @@ def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
         )
         for op in graph.ops
     ]
-    return (*ops, str(EndLine(_values(graph, graph.outputs), graph.states)))
+    outputs = tuple(values[name] for name in graph.outputs)
+    return (*ops, str(EndLine(outputs, graph.states)))
 
 
-def _values(graph: ProgramGraph, names: tuple[str, ...]) -> tuple[LineValue, ...]:
-    return tuple(_value(graph, name) for name in names)
-
-
-def _value(graph: ProgramGraph, name: str) -> LineValue:
-    value = graph.values[name]
-    return LineValue(name, value.dtype, len(value.shape), _kind(value))
-
-
-def _kind(value: Value) -> str:
-    return "" if value.kind == "result" else value.kind
+def _value(value: Value) -> LineValue:
+    kind = "" if value.kind == "result" else value.kind
+    return LineValue(value.name, value.dtype, len(value.shape), kind)
 
 
 def first_difference(
@@ -221,17 +208,8 @@ def first_difference(
     Returns:
         None if they are equal. A missing line is given as ``nothing``.
     """
-    for one, other in _pairs(found, planned):
+    for one, other in zip_longest(found, planned, fillvalue=""):
         if one != other:
             name = (one or other).partition(" ")[0]
             return name, one or "nothing", other or "nothing"
     return None
-
-
-def _pairs(
-    found: tuple[str, ...], planned: tuple[str, ...]
-) -> Iterator[tuple[str, str]]:
-    count = max(len(found), len(planned))
-    for index in range(count):
-        one = found[index] if index < len(found) else ""
-        yield one, planned[index] if index < len(planned) else ""
