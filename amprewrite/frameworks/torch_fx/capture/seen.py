@@ -299,7 +299,7 @@ def watching_attributes(
             assigned.add(name)
 
     def enter(_: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        before.append((Attributes.of(model), _Arguments(model, args, kwargs)))
+        before.append((Attributes(model), _Arguments(model, args, kwargs)))
         if len(before) == 1:
             recorder.enter_context(recording(reads, kinds))
 

@@ -7,6 +7,7 @@ and type checks work as before; only calls differ.
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,6 @@ from amprewrite.frameworks.torch_fx.derived.refusals import (
     no_shallow_copy,
     refuse_copy_of_other,
 )
-from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
@@ -38,7 +38,6 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
     full_dtypes,
     mark_as,
-    named_tensors,
 )
 from amprewrite.frameworks.torch_fx.plain.tree import runs_as_written
 from amprewrite.frameworks.torch_fx.plain.watched import (
@@ -48,7 +47,6 @@ from amprewrite.frameworks.torch_fx.plain.watched import (
 )
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
-from amprewrite.plan import Cast, Plan
 
 _TAKEN = "_amprewrite_taken"
 """Attribute of a derived class: names of ours that the model uses itself."""
@@ -145,7 +143,7 @@ class ConvertedModel(ConvertedPart):
         made = object.__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(deep_copy(self, memo, state_to_copy(self)))
-        mark_as(made, self)
+        mark_as(made, full_dtypes(self))
         programs: Programs = self.__dict__[STATE]
         adopt(made, programs.copied_to(made, memo), linked=True)
         return made
@@ -163,9 +161,7 @@ class ConvertedModel(ConvertedPart):
         module, full, stored = state
         above: Any = super()
         above.__setstate__(module)
-        for (_, _, held), dtype in zip(named_tensors(self), full, strict=True):
-            if held.dtype != dtype:
-                mark_low(held, dtype)
+        mark_as(self, full)
         trains, mode, programs = stored
         made = Programs(SharedState(None, trains, mode), self)
         made.store(programs)
@@ -202,26 +198,20 @@ class ConvertedModel(ConvertedPart):
         return "\n".join(filter(None, (above.extra_repr(), programs.line())))
 
 
-def _plan(model: Any) -> Plan:
-    return model.__dict__[STATE].plan
-
-
-def _plans(model: Any) -> tuple[Plan, ...]:
-    return model.__dict__[STATE].plans
-
-
-def _casts(model: Any) -> tuple[Cast, ...]:
-    return model.__dict__[STATE].plan.casts
-
-
-def _rewritten(model: Any) -> GraphModule | None:
-    return model.__dict__[STATE].rewritten
-
-
 _PUBLIC: Mapping[str, Callable[[Any], Any]] = {
-    function.__name__[1:]: function for function in (_plan, _plans, _casts, _rewritten)
+    "plan": attrgetter("plan"),
+    "plans": attrgetter("plans"),
+    "casts": attrgetter("plan.casts"),
+    "rewritten": attrgetter("rewritten"),
 }
-"""Properties of converted models, unless the model has a name of its own there."""
+"""Properties of converted models, each of their programs.
+
+A model that has a name of its own there keeps it.
+"""
+
+
+def _property(of_programs: Callable[[Any], Any]) -> property:
+    return property(lambda model: of_programs(model.__dict__[STATE]))
 
 
 def _recapture(
@@ -289,7 +279,8 @@ def adopt_parts(model: nn.Module, shared: SharedState, *, linked: bool = False) 
                 continue
             seen.add(id(child))
             if not isinstance(child, ConvertedPart):
-                child.__class__ = _part_class(type(child))
+                none = frozenset[str]()
+                child.__class__ = derived_class(type(child), ConvertedPart, none)
             held: Programs | None = vars(child).get(STATE)
             if held is not None and held.shared is not shared:
                 msg = (
@@ -326,10 +317,6 @@ def refuse_parts(model: nn.Module) -> None:
         for name, child in module_parts.children(part).items():
             if child is not None:
                 below.append((f"{path}.{name}".lstrip("."), child))
-
-
-def _part_class(kind: Any) -> Any:
-    return derived_class(kind, ConvertedPart, frozenset[str]())
 
 
 def _can_adopt(part: nn.Module) -> bool:
@@ -371,7 +358,7 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
     if role is ConvertedModel:
         for name, function in _PUBLIC.items():
             if not hasattr(kind, name) and name not in taken:
-                body[name] = property(function)
+                body[name] = _property(function)
         if not hasattr(kind, "recapture"):
             body["recapture"] = _recapture
         for name in _SAVES:

@@ -15,13 +15,13 @@ from amprewrite.frameworks.torch_fx.derived.classes import (
 )
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
-    STATE,
     follow_assigned,
-    plain_class,
 )
-from amprewrite.frameworks.torch_fx.plain.plain_model import without_conversion
+from amprewrite.frameworks.torch_fx.plain.plain_model import (
+    make_plain,
+    without_conversion,
+)
 from amprewrite.frameworks.torch_fx.plain.tree import bound_attribute
-from amprewrite.frameworks.torch_fx.plain.watched import Watched, unwatched
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import Capture, SharedState
 
@@ -52,14 +52,9 @@ def restore_in_place(model: nn.Module) -> None:
         msg = f"{type(model).__name__} is not converted; want a model that is"
         raise UnsupportedError(msg)
     for part in list(_parts(model)):
-        state = vars(part)
-        state.pop(STATE, None)
-        for name, held in list(state.items()):
-            if isinstance(held, Watched):
-                state[name] = unwatched(name, held)
-        if OWN_FORWARD in state:
-            state["forward"] = state.pop(OWN_FORWARD)
-        part.__class__ = plain_class(type(part))
+        if OWN_FORWARD in vars(part):
+            vars(part)["forward"] = vars(part).pop(OWN_FORWARD)
+        make_plain(part)
     without_conversion(model)
 
 

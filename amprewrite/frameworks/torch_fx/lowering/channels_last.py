@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from amprewrite.frameworks.torch_fx.aten.ops import argument
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.simplify import (
     copied,
     rank_of,
+    value_of,
     written_values,
 )
 from amprewrite.plan.fields import Lowering
@@ -46,9 +48,6 @@ CONVOLUTIONS = frozenset((aten.conv2d.default, aten.conv2d.padding))
 
 _RANK = 4
 """Number of dimensions of images: batch, channels, height, width."""
-
-_GROUPS = 6
-"""Position of the number of groups among the arguments of a convolution."""
 
 _FREE = frozenset(
     (
@@ -86,9 +85,6 @@ _NEARLY_FREE = frozenset(
 
 On an AVX2 core none takes longer for it: means and nearest neighbours take a tenth.
 """
-
-_TRAINS = 5
-"""Position of the flag of a batch norm that its statistics are those of the batch."""
 
 _OUT_OF_PLACE: Mapping[Any, Any] = {
     aten.relu_.default: aten.relu.default,
@@ -151,7 +147,7 @@ def _spread(graph: Graph, node: Node, plain: dict[Node, Node]) -> bool:
         Whether it does.
     """
     operands = [n for n in node.all_input_nodes if rank_of(n) == _RANK]
-    shapes = {str(_value(n).shape) for n in operands}  # of symbols, too
+    shapes = {str(value_of(n).shape) for n in operands}  # of symbols, too
     is_one = len(shapes) == 1 or node.target is aten.cat.default
     if not is_one or rank_of(node) != _RANK or not plain.keys() >= {*operands}:
         return False
@@ -175,7 +171,7 @@ def _join(graph: Graph, plain: Mapping[Node, Node]) -> None:
 
 def _pays(node: Node) -> bool:
     """Return whether a convolution is faster with the channels last."""
-    if groups(node) != 1:
+    if argument(node, "groups") != 1:
         return False
     low = may_change(node, torch.bfloat16) or may_change(node, torch.float16)
     return low and products(node) >= LEAST_PRODUCTS
@@ -185,7 +181,7 @@ def may_change(node: Node, dtype: torch.dtype) -> bool:
     """Return whether a node is a convolution of a dtype, and plain, on such a CPU."""
     if node.target not in CONVOLUTIONS:
         return False
-    given, weight, found = values = [_value(n) for n in (*node.args[:2], node)]
+    given, weight, found = values = [value_of(n) for n in (*node.args[:2], node)]
     if not all(isinstance(value, torch.Tensor) for value in values):
         return False
     is_plain = given.is_contiguous() and found.is_contiguous()
@@ -194,14 +190,9 @@ def may_change(node: Node, dtype: torch.dtype) -> bool:
     return given.dtype == weight.dtype == dtype and _is_measured()
 
 
-def groups(node: Node) -> Any:
-    """Return the number of groups of a convolution."""
-    return node.kwargs.get("groups", (*node.args, *[1] * 7)[_GROUPS])
-
-
 def products(node: Node) -> int:
     """Return the number of products of a convolution, in the tracer's example."""
-    weight, found = _value(node.args[1]), _value(node)
+    weight, found = value_of(node.args[1]), value_of(node)
     count = weight.numel()
     for extent in (found.shape[0], *found.shape[2:]):
         count *= tensor_internals.example_of(extent)
@@ -211,9 +202,9 @@ def products(node: Node) -> int:
 def _keeps_layout(node: Node, fuses: Callable[[torch.dtype], bool] | None) -> bool:
     """Return whether an op gives the same bits in each layout, and keeps it."""
     if node.target is aten.batch_norm.default:
-        return node.args[_TRAINS] is False
+        return argument(node, "training") is False
     if node.target in _NEARLY_FREE and fuses is not None:
-        value = _value(node)
+        value = value_of(node)
         return isinstance(value, torch.Tensor) and fuses(value.dtype)
     return node.target in _FREE
 
@@ -223,14 +214,10 @@ def _is_measured() -> bool:
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
-def _value(node: Any) -> Any:
-    return node.meta.get("val") if isinstance(node, Node) else None
-
-
 def _in_layout(graph: Graph, node: Any, layout: torch.memory_format) -> Node:
     target: Any = _last if layout is torch.channels_last else aten.contiguous.default
     made = graph.call_function(target, (node,), {"memory_format": layout})
-    made.meta |= {"val": _value(node), COPY: True}
+    made.meta |= {"val": value_of(node), COPY: True}
     return made
 
 
@@ -259,8 +246,8 @@ def _write_nowhere(graph: Graph) -> None:
         if node.target in _OUT_OF_PLACE:
             written, *others = node.all_input_nodes
             alone = len(written.users) == 1 and written not in others
-            dtypes = {_value(n).dtype for n in (written, *others)}
-            kept = reduce(torch.promote_types, dtypes) == _value(node).dtype
+            dtypes = {value_of(n).dtype for n in (written, *others)}
+            kept = reduce(torch.promote_types, dtypes) == value_of(node).dtype
             if alone and kept and _is_new(written):
                 node.target = _OUT_OF_PLACE[node.target]
 
@@ -268,7 +255,7 @@ def _write_nowhere(graph: Graph) -> None:
 def _is_new(node: Node) -> bool:
     """Return whether a value has memory of its own."""
     if node.target is aten.to.dtype:
-        return _value(node).dtype != _value(node.args[0]).dtype
+        return value_of(node).dtype != value_of(node.args[0]).dtype
     return node.target in CONVOLUTIONS or _keeps_layout(node, None)
 
 
@@ -367,7 +354,7 @@ def _gains(node: Node) -> bool:
     """Return whether a convolution gains by the layout, copies not counted."""
     if not may_change(node, torch.float32):
         return False
-    if groups(node) == 1:
+    if argument(node, "groups") == 1:
         return True
     weight: Any = node.args[1]
     _, inputs, *window = weight.meta["val"].shape
@@ -388,7 +375,7 @@ def _gain(node: Node) -> float:
 
 def _by_product(node: Node) -> float:
     """Return the nanoseconds that a convolution gains for each product."""
-    if groups(node) != 1:
+    if argument(node, "groups") != 1:
         return _BY_PRODUCT_ALONE
     weight: Any = node.args[1]
     return _BY_PRODUCT if weight.meta["val"].shape[1] >= _LEAST_INPUTS else 0.0

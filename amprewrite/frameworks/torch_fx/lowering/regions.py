@@ -28,7 +28,7 @@ from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
     without_gradients,
 )
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered
-from amprewrite.frameworks.torch_fx.lowering.simplify import copied
+from amprewrite.frameworks.torch_fx.lowering.simplify import copied, dtype_of
 from amprewrite.plan.fields import Recompute
 
 aten = torch.ops.aten
@@ -176,7 +176,7 @@ class Tape:
         tensor = held.tensor
         assert tensor is not None
         again = self.owners.get(storage_key(tensor))
-        if again is None or held.version or tensor.dtype != _dtype(again.recipe.node):
+        if again is None or held.version or tensor.dtype != dtype_of(again.recipe.node):
             return
         if not all(root in self.values for root in again.recipe.roots):
             return
@@ -203,10 +203,6 @@ def _check_version(tensor: torch.Tensor, version: int) -> None:
     found = writes(tensor)
     if found != version:
         raise RuntimeError(MODIFIED.format(found=found, want=version))
-
-
-def _dtype(node: Node) -> Any:
-    return node.meta["val"].dtype
 
 
 class _Running(local):
@@ -261,7 +257,7 @@ def _is_again(node: Node, ops: frozenset[str], kept: set[tuple[str, str]]) -> bo
     if node.meta.get("amprewrite") != "cast" or node.target is not aten.to.dtype:
         return False
     source: Any = node.args[0]
-    return (source.name, str(_dtype(node)).removeprefix("torch.")) not in kept
+    return (source.name, str(dtype_of(node)).removeprefix("torch.")) not in kept
 
 
 def noting(graph: Graph, recipes: Mapping[Node, Recipe]) -> None:

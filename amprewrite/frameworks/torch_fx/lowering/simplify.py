@@ -58,8 +58,7 @@ def _is_no_op(node: Node) -> bool:
     if not is_cast(node):
         return False
     source, dtype = node.args
-    value = source.meta.get("val") if isinstance(source, Node) else None
-    return isinstance(value, torch.Tensor) and value.dtype == dtype
+    return dtype_of(source) == dtype
 
 
 # Merge ops that compute the same of the same operands: a mask in each layer.
@@ -188,15 +187,20 @@ def is_cast(node: Node) -> bool:
     return node.target is aten.to.dtype and len(node.args) == 2 and not node.kwargs  # noqa: PLR2004  # the operand, the dtype
 
 
+def value_of(node: object) -> Any:
+    """Return the value of a node without numbers; None of anything else."""
+    return node.meta.get("val") if isinstance(node, Node) else None
+
+
 def rank_of(node: object) -> int:
     """Return the number of dimensions of the value of a node; 0 without a tensor."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
+    value = value_of(node)
     return value.dim() if isinstance(value, torch.Tensor) else 0
 
 
 def dtype_of(node: object) -> torch.dtype | None:
     """Return the dtype of the value of a node; None if it is no tensor."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
+    value = value_of(node)
     return value.dtype if isinstance(value, torch.Tensor) else None
 
 
@@ -478,7 +482,7 @@ def _narrows(node: Node) -> bool:
 
 def _value(node: object) -> torch.Tensor | None:
     """Return the fake value of a node; None without one, or with symbolic extents."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
+    value = value_of(node)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     numbers = (*value.shape, *value.stride())

@@ -1,6 +1,6 @@
 """The plain model of a converted one: the same tree, of the model's own classes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,14 +49,19 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
     _restore_forward(made)
     for _, part in module_parts.modules_by_path(made):
         module_parts.renew_flat_weights(part)
-        vars(part).pop(STATE, None)
-        for name, held in list(vars(part).items()):
-            if isinstance(held, Watched):
-                vars(part)[name] = unwatched(name, held)
-        kind = plain_class(type(part))
-        if kind is not type(part):
-            part.__class__ = kind
+        make_plain(part)
     return without_conversion(made)
+
+
+def make_plain(part: nn.Module) -> None:
+    """Give a part of a converted model the class and the dicts of the model's own."""
+    vars(part).pop(STATE, None)
+    for name, held in list(vars(part).items()):
+        if isinstance(held, Watched):
+            vars(part)[name] = unwatched(name, held)
+    kind = plain_class(type(part))
+    if kind is not type(part):
+        part.__class__ = kind
 
 
 def _restore_forward(made: nn.Module) -> None:
@@ -80,20 +85,25 @@ def without_conversion(model: nn.Module) -> nn.Module:
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Yield the dict, name and value of each parameter and buffer of all parts."""
-    for _, part in module_parts.modules_by_path(model):
+    for _, kept, name, held in _tensors_by_path(model):
+        yield kept, name, held
+
+
+def _tensors_by_path(
+    model: nn.Module,
+) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
+    for path, part in module_parts.modules_by_path(model):
         for kept in (module_parts.parameters(part), module_parts.buffers(part)):
             for name, held in kept.items():
                 if held is not None:
-                    yield kept, name, held
+                    yield path, kept, name, held
 
 
-def mark_as(made: nn.Module, model: nn.Module) -> None:
-    """Give the low tensors of a copy the records of the model's."""
-    for (_, _, new), (_, _, old) in zip(
-        named_tensors(made), named_tensors(model), strict=True
-    ):
-        if new.dtype != full_dtype(old):
-            mark_low(new, full_dtype(old))
+def mark_as(made: nn.Module, dtypes: Iterable[torch.dtype]) -> None:
+    """Record for the low tensors of a copy the dtypes of :func:`full_dtypes`."""
+    for (_, _, held), full in zip(named_tensors(made), dtypes, strict=True):
+        if held.dtype != full:
+            mark_low(held, full)
 
 
 Stored = dict[str, tuple[torch.dtype, torch.dtype]]
@@ -110,16 +120,12 @@ def remember_low(model: nn.Module, known: Stored) -> None:
         model: The converted model.
         known: The record, which is extended.
     """
-    for path, part in module_parts.modules_by_path(model):
-        for kept in (module_parts.parameters(part), module_parts.buffers(part)):
-            for name, held in kept.items():
-                if held is None:
-                    continue
-                full_name, full = f"{path}.{name}".lstrip("."), full_dtype(held)
-                if held.dtype != full:
-                    known[full_name] = held.dtype, full
-                elif full_name in known and known[full_name][0] == held.dtype:
-                    mark_low(held, known[full_name][1])
+    for path, _, name, held in _tensors_by_path(model):
+        full_name, full = f"{path}.{name}".lstrip("."), full_dtype(held)
+        if held.dtype != full:
+            known[full_name] = held.dtype, full
+        elif full_name in known and known[full_name][0] == held.dtype:
+            mark_low(held, known[full_name][1])
 
 
 def full_dtypes(model: nn.Module) -> Iterator[torch.dtype]:

@@ -8,7 +8,7 @@ to them. Hooks that the forward registers on parts belong to the flags that say 
 
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from operator import is_, methodcaller
 from typing import Any
 
@@ -251,14 +251,13 @@ class Attributes:
         tensors: Tensors that are attributes, or in them.
     """
 
-    def __init__(self, models: Iterable[nn.Module]) -> None:
+    def __init__(self, *models: nn.Module) -> None:
         """Record them.
 
         Args:
             models: The models.
         """
         contents, parts = Contents(), list[_Part]()
-        models = tuple(models)
         recorded: set[int] = set()
         below = [(model, True) for model in models]
         while below:
@@ -281,11 +280,6 @@ class Attributes:
             buffers = [*model.named_buffers(remove_duplicate=False)]
             names.update(id(buffer) for _, buffer in buffers)
         self._several = {tensor for tensor, count in names.items() if count > 1}
-
-    @classmethod
-    def of(cls, *models: nn.Module) -> "Attributes":
-        """Record those of some models."""
-        return cls(models)
 
     def drawn(self) -> list[str]:
         """Return the names of the global generators that were drawn from."""

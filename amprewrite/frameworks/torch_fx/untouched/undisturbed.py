@@ -46,7 +46,7 @@ class Untouched:
         """
         self.writes, self.surroundings = FirstWrites(), around or Surroundings(models)
         with tensor_internals.without_overrides():  # each would see each attribute
-            self.attributes = Attributes(models)
+            self.attributes = Attributes(*models)
             tensors = filter(has_state, self.attributes.tensors)
             self._tensors = [TensorState(tensor) for tensor in tensors]
         tensors = (t for m in models for t in (*m.parameters(), *m.buffers()))

@@ -7,6 +7,7 @@ that stop at a bound are done in place on its result, as kernels lose NaN by the
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     PackedLayer,
     tried,
 )
+from amprewrite.frameworks.torch_fx.lowering.simplify import value_of
 from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten
@@ -88,21 +90,17 @@ def _sink_view(node: Node) -> None:
     view = _only_reader(node)
     if view is None or view.target is not aten.view.default:
         return
-    chain, last = list[Node](), view
-    while (following := _only_reader(last)) is not None and len(chain) < 3:  # noqa: PLR2004  # a cast, the activation, a cast
-        if following.target not in _ELEMENTWISE:
-            break
-        chain.append(following)
-        last = following
+    chain = [*takewhile(lambda one: one.target in _ELEMENTWISE, _readers(view))]
     if not any(one.target in _ACTIVATIONS or one.target in _BOUNDED for one in chain):
         return
+    last = chain[-1]
     chain[0].replace_input_with(view, node)
     last.replace_all_uses_with(view)
     view.replace_input_with(node, last)
     last.append(view)
     view.meta["val"] = last.meta["val"]
     for one in chain:
-        one.meta["val"] = tensor_internals.retyped(_value(node), _value(one).dtype)
+        one.meta["val"] = tensor_internals.retyped(value_of(node), value_of(one).dtype)
 
 
 def _in_kernel(
@@ -120,7 +118,7 @@ def _in_kernel(
     names = (node.name, *(one.name for one in chain))
     layer = replace(_layer(node), epilogue=epilogue, after=_following(node, chain))
     weight: Any = node.args[1]
-    if why := tried(layer, _value(weight).shape, _value(node).dtype).why:
+    if why := tried(layer, value_of(weight).shape, value_of(node).dtype).why:
         yield Lowering(NAME, names, NOT.format(why))
         return
     node.target, node.args = layer, (*node.args, *rest)
@@ -148,7 +146,7 @@ def _on_result(graph: Graph, node: Node, written: set[Node]) -> Iterator[Lowerin
 
 def _bound(node: Node, active: Node) -> Callable[[Any], Any]:
     """Return a function for the activation of a layer, in place on its result."""
-    on_bits = relu_in_place(_value(node))
+    on_bits = relu_in_place(value_of(node))
     if active.target is aten.relu.default and on_bits is not None:
         return on_bits
     run, args = operators.builtin_of(_BOUNDED[active.target]), active.args[1:]
@@ -175,20 +173,16 @@ def _layer(node: Node) -> PackedLayer:
 
 def _activation(node: Node, known: Collection[Any]) -> tuple[list[Node], Node] | None:
     """Return the activation after a layer with the casts around it, and alone."""
-    chain: list[Node] = []
-    last = node
-    while (following := _only_reader(last)) is not None and len(chain) < 3:  # noqa: PLR2004  # a cast, the activation, a cast
-        chain.append(following)
-        last = following
-    low = _value(node).dtype
+    chain = [*_readers(node)]
+    low = value_of(node).dtype
     targets = [one.target for one in chain]
-    if targets[:1] and targets[0] in known and _value(chain[0]).dtype == low:
+    if targets[:1] and targets[0] in known and value_of(chain[0]).dtype == low:
         chain = chain[:1]
     elif not (
         [aten.to.dtype, aten.to.dtype] == targets[::2]
         and targets[1] in known
-        and _value(chain[0]).dtype == _value(chain[1]).dtype == torch.float32
-        and _value(chain[2]).dtype == low
+        and value_of(chain[0]).dtype == value_of(chain[1]).dtype == torch.float32
+        and value_of(chain[2]).dtype == low
         and all(len(cast.args) == 2 and not cast.kwargs for cast in chain[::2])  # noqa: PLR2004  # the operand, the dtype
     ):
         return None
@@ -206,13 +200,26 @@ def _sum(
     other: Any = one.args[1] if one.args[0] is node else one.args[0]
     if not isinstance(other, Node) or other in written or other is node:
         return none
-    values = [_value(n) for n in (node, one, other)]
+    values = [value_of(n) for n in (node, one, other)]
     if not all(isinstance(value, torch.Tensor) for value in values):
         return none
     alike = {(str(v.shape), v.dtype, v.device.type) for v in values}
     earlier = places[other] < places[node]
     fits = len(alike) == 1 and values[2].is_contiguous() and earlier
     return ([one], (other,)) if fits else none
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """Yield the ops after a node of which each alone reads the one before.
+
+    They are at most three: a cast, the activation, a cast.
+    """
+    for _ in range(3):
+        reader = _only_reader(node)
+        if reader is None:
+            return
+        yield reader
+        node = reader
 
 
 def _only_reader(node: Node) -> Node | None:
@@ -222,7 +229,7 @@ def _only_reader(node: Node) -> Node | None:
     reader = next(iter(node.users))
     if reader.op != "call_function" or not operators.is_overload(reader.target):
         return None
-    return reader if isinstance(_value(reader), torch.Tensor) else None
+    return reader if isinstance(value_of(reader), torch.Tensor) else None
 
 
 def _following(node: Node, chain: list[Node]) -> Callable[..., Any]:
@@ -252,10 +259,6 @@ def _both(first: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., 
         return then(first(y, *rest))
 
     return both
-
-
-def _value(node: Node) -> Any:
-    return node.meta.get("val")
 
 
 # Do ``relu`` of 16-bit floats on their bits: torch converts each to float32 and back.

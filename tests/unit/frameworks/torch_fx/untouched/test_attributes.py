@@ -34,7 +34,7 @@ def change(model) -> None:
 
 def test_what_differs_is_named_as_the_code_calls_it() -> None:
     model = Holder()
-    before = Attributes.of(model)
+    before = Attributes(model)
     assert before.names() == []
     change(model)
     assert set(before.names()) == {
@@ -49,7 +49,7 @@ def test_what_differs_is_named_as_the_code_calls_it() -> None:
 def test_everything_is_put_back() -> None:
     model = Holder()
     seen, last = model.seen, model.last
-    before = Attributes.of(model)
+    before = Attributes(model)
     change(model)
     before.restore()
     assert before.names() == []
@@ -62,7 +62,7 @@ def test_everything_is_put_back() -> None:
 
 def test_a_new_flag_is_a_constant() -> None:
     model: Any = Holder()
-    before = Attributes.of(model)
+    before = Attributes(model)
     model.ready = model.inner.ready = True
     assert before.names() == []
     assert before.constants() == [
@@ -88,7 +88,7 @@ def test_what_a_module_outside_of_the_submodules_gets_is_a_write() -> None:
     model: Any = Holder()
     hidden: Any = Holder()
     hidden.config, model.seen = Config(), [hidden]
-    before = Attributes.of(model)
+    before = Attributes(model)
     hidden.ready = True
     hidden.config.kind = "regression"
     assert sorted(before.names()) == ["Holder.config", "Holder.ready"]
@@ -97,7 +97,7 @@ def test_what_a_module_outside_of_the_submodules_gets_is_a_write() -> None:
 
 def test_a_flag_of_hooks_is_no_constant() -> None:
     model: Any = Holder()
-    before = Attributes.of(model)
+    before = Attributes(model)
     model.inner.register_forward_hook(lambda *_: None)
     model.ready = True
     assert before.names() == before.constants() == []
@@ -108,7 +108,7 @@ def test_a_name_that_an_object_gets_where_none_was_is_a_constant() -> None:
     table: dict[str, Any] = {"kind": None}
     model.config, model.table = Config(), table
     model.config.text = Config()
-    before = Attributes.of(model)
+    before = Attributes(model)
     model.config.kind = "regression"
     assert before.names() == []
     assert before.constants() == [Constant("", "config", "kind", "regression")]
@@ -133,7 +133,7 @@ def test_a_name_that_an_object_gets_where_none_was_is_a_constant() -> None:
 
 def test_modes_and_buffers_are_left_to_torch() -> None:
     model: Any = nn.BatchNorm1d(2)
-    before = Attributes.of(model)
+    before = Attributes(model)
     model.eval()
     model.running_mean.add_(1)
     assert before.names() == []
@@ -143,7 +143,7 @@ def test_modes_and_buffers_are_left_to_torch() -> None:
 def test_hooks_go_or_stay_with_the_flags_that_say_so(hooks: bool) -> None:  # noqa: FBT001  # a parameter
     model: Any = Holder()
     model.known = False
-    before = Attributes.of(model)
+    before = Attributes(model)
     handle = model.inner.register_forward_hook(print)
     model.known = model.new = True
     model.count = 5
@@ -158,7 +158,7 @@ def test_numbers_drawn_from_generators_are_taken_back() -> None:
     model: Any = Holder()
     model.python, model.numpy = random.Random(1), np.random.default_rng(1)
     model.torch = torch.Generator()
-    before = Attributes.of(model)
+    before = Attributes(model)
     assert (before.names(), before.drawn()) == ([], [])
 
     def draw() -> list[float]:
@@ -180,7 +180,7 @@ def test_numbers_drawn_from_generators_are_taken_back() -> None:
 def test_a_generator_without_a_state_is_left_alone() -> None:
     model: Any = Holder()
     model.system = random.SystemRandom()
-    before = Attributes.of(model)
+    before = Attributes(model)
     model.system.random()
     assert before.names() == []
     before.restore()
