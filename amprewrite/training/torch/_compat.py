@@ -3,7 +3,6 @@
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -153,9 +152,3 @@ def bare_step(optimizer: Optimizer) -> None:
     """Take a step without the hooks of all optimizers."""
     hooked: Any = type(optimizer).step
     (hooked.__wrapped__ if getattr(hooked, "hooked", False) else hooked)(optimizer)
-
-
-def kept_random() -> AbstractContextManager[None]:
-    """Put the state of random numbers back after the context."""
-    random: Any = torch.random
-    return random.fork_rng()

@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 
 from amprewrite.dtypes import format_of
 from amprewrite.errors import ArgumentError, OptimizerError, UnsupportedError
+from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.training.lost import UpdateCounts, count_lost, together
 from amprewrite.training.torch import _compat
 
@@ -89,7 +90,7 @@ class _Twin:
         self.taken = True
         for name, p in self.held:
             self.wide[name].grad = None if p.grad is None else _doubled(p.grad)
-        with _compat.kept_random(), torch.no_grad():
+        with fork_rng(range(torch.cuda.device_count())), torch.no_grad():
             _compat.bare_step(self.twin)
 
     def counts(self, format_name: str | None) -> UpdateCounts:

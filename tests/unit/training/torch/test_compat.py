@@ -123,10 +123,3 @@ def test_a_twin_has_the_state_on_other_parameters_and_no_hooks():
     _compat.bare_step(twin)
     assert (weight.item(), other.item()) == (-0.5, -0.75)
     assert optimizer.state[weight]["momentum_buffer"].item() == 1.0
-
-
-def test_random_numbers_go_on_as_before():
-    before = torch.random.get_rng_state()
-    with _compat.kept_random():
-        torch.rand(3)
-    assert torch.equal(torch.random.get_rng_state(), before)

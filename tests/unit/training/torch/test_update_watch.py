@@ -145,3 +145,22 @@ def test_mistakes_are_said():
         lost_updates(optimizer, model=nn.Linear(2, 2))
     with pytest.raises(UnsupportedError, match="LBFGS runs the model within its step"):
         lost_updates(torch.optim.LBFGS(model.parameters()))
+
+
+def test_random_numbers_go_on_as_before():
+    class Noisy(torch.optim.SGD):
+        def step(self, closure=None):
+            torch.rand(3)
+            return super().step(closure)
+
+    def drawn(*, watched):
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        optimizer = Noisy([weight], lr=RATE)
+        if watched:
+            lost_updates(optimizer)
+        optimizer.step()
+        return torch.rand(2).tolist()
+
+    assert drawn(watched=True) == drawn(watched=False)
