@@ -8,12 +8,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from amprewrite.dtypes.formats import FORMATS, Format, format_of
+from amprewrite.dtypes.formats import FORMATS, Format, did_you_mean, format_of
 from amprewrite.dtypes.names import from_short_name
 from amprewrite.errors import PromotionError
 
@@ -106,8 +105,7 @@ def float_format(name: str) -> Format:
     floats = [known for known, found in FORMATS.items() if found.kind == "float"]
     if long in floats:
         return format_of(long)
-    near = get_close_matches(lower, [*floats, "fp16", "bf16", *ALIASES], n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(lower, [*floats, "fp16", "bf16", *ALIASES])
     msg = (
         f"unknown float format {name!r}; want a name such as 'float16', 'fp16', 'bf16' "
         f"or 'e4m3'{hint}"

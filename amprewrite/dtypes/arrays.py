@@ -1,9 +1,10 @@
 """Promotion of arrays of NumPy, JAX or torch to their common dtype.
 
 The arrays' own methods cast them, so that no framework is imported: ``astype`` for
-NumPy and JAX; ``float``, ``half`` and so on for torch.
+NumPy and JAX, ``to`` for torch.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard, cast
 
@@ -12,22 +13,11 @@ from amprewrite.dtypes.operands import Operand, as_operand
 from amprewrite.dtypes.promotion import result_type
 from amprewrite.errors import ComplexTruncationError, PromotionError
 
-_TORCH = {
-    "bool": "bool",
-    "uint8": "byte",
-    "int8": "char",
-    "int16": "short",
-    "int32": "int",
-    "int64": "long",
-    "float16": "half",
-    "bfloat16": "bfloat16",
-    "float32": "float",
-    "float64": "double",
-    "complex32": "chalf",
-    "complex64": "cfloat",
-    "complex128": "cdouble",
-}
-"""The casting method of a torch tensor, by dtype."""
+_TORCH = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16"),
+    *("float32", "float64", "complex32", "complex64", "complex128"),
+)
+"""Dtypes that tensors of torch are cast to."""
 
 _NUMBERS = (bool, int, float, complex)
 """Types of Python numbers; numpy.float64, a float too, has a dtype and is an array."""
@@ -148,7 +138,7 @@ def _cast(array: object, wanted: str) -> object:
     if wanted not in _TORCH:
         msg = f"promote_arrays: a torch tensor is not cast to {wanted} here; use .to()"
         raise PromotionError(msg)
-    return getattr(array, _TORCH[wanted])()
+    return cast("Any", array).to(getattr(sys.modules["torch"], wanted))
 
 
 def _leaves(tree: object) -> Iterator[object]:

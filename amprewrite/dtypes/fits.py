@@ -12,7 +12,7 @@ Of a table with more, only the least and the greatest count, and only if no numb
 narrow format is near them.
 """
 
-_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
+KIND_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 """Order of the kinds; a kind can represent those of its rank and below."""
 
 
@@ -96,7 +96,7 @@ def same_kind(a: str, b: str) -> bool:
     It neither drops a fraction nor an imaginary part; ``numpy.can_cast`` has the same
     for its ``casting="same_kind"``, but for signed to unsigned, which it refuses.
     """
-    return _RANK[format_of(a).kind] <= _RANK[format_of(b).kind]
+    return KIND_RANK[format_of(a).kind] <= KIND_RANK[format_of(b).kind]
 
 
 def is_lossless(a: str, b: str) -> bool:
@@ -107,7 +107,7 @@ def is_lossless(a: str, b: str) -> bool:
     """
     source, target = format_of(a), format_of(b)
     return (
-        _RANK[source.kind] <= _RANK[target.kind]
+        KIND_RANK[source.kind] <= KIND_RANK[target.kind]
         and target.min <= source.min
         and source.max <= target.max
         and source.precision <= target.precision

@@ -5,8 +5,8 @@ differences from IEEE formats: ``f``: no infinities; ``n``: NaN in a place of it
 ``u``: no sign; ``uz``: no negative zero.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
@@ -97,50 +97,41 @@ class Format:
         return ones | (1 << self.mantissa_bits) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    exponent_bits: int
-    mantissa_bits: int
-    bias: int
-    max: float
-    overflow: Overflow = "inf"
-
-    def format(self, name: str, kind: Kind, bits: int) -> Format:
-        """Return the format; a layout without mantissa (a scale) has no subnormals."""
-        subnormals = bool(self.mantissa_bits)
-        return Format(
-            name,
-            kind,
-            bits,
-            self.exponent_bits,
-            self.mantissa_bits,
-            self.bias,
-            self.max,
-            2.0 ** (subnormals - self.bias),
-            2.0 ** (subnormals - self.bias - self.mantissa_bits),
-            self.overflow,
-        )
+def _float(  # the columns of the table below
+    name: str,
+    exponent_bits: int,
+    mantissa_bits: int,
+    bias: int,
+    largest: float,
+    overflow: Overflow = "inf",
+) -> Format:
+    """Return a float format; one without mantissa (a scale) has no subnormals."""
+    bits = int(name.partition("_")[0].lstrip("abcdefghijklmnopqrstuvwxyz"))
+    normal = 2.0 ** ((mantissa_bits > 0) - bias)
+    sizes = largest, normal, normal * 2.0**-mantissa_bits
+    layout = exponent_bits, mantissa_bits, bias
+    return Format(name, "float", bits, *layout, *sizes, overflow)
 
 
 # Sources: IEEE 754 for 16, 32 and 64 bits; OCP MX 1.0 for e2m1, e2m3, e3m2, e8m0; OCP
 # FP8 for e4m3fn and e5m2; arXiv 2206.02915 for fnuz. Checked against ml_dtypes.finfo.
-_FLOATS: dict[str, _Layout] = {
-    "float64": _Layout(11, 52, 1023, (2 - 2.0**-52) * 2.0**1023),
-    "float32": _Layout(8, 23, 127, (2 - 2.0**-23) * 2.0**127),
-    "bfloat16": _Layout(8, 7, 127, (2 - 2.0**-7) * 2.0**127),
-    "float16": _Layout(5, 10, 15, 65504.0),
-    "float8_e3m4": _Layout(3, 4, 3, 15.5),
-    "float8_e4m3": _Layout(4, 3, 7, 240.0),
-    "float8_e4m3b11fnuz": _Layout(4, 3, 11, 30.0, "nan"),
-    "float8_e4m3fn": _Layout(4, 3, 7, 448.0, "nan"),
-    "float8_e4m3fnuz": _Layout(4, 3, 8, 240.0, "nan"),
-    "float8_e5m2": _Layout(5, 2, 15, 57344.0),
-    "float8_e5m2fnuz": _Layout(5, 2, 16, 57344.0, "nan"),
-    "float8_e8m0fnu": _Layout(8, 0, 127, 2.0**127, "nan"),
-    "float6_e2m3fn": _Layout(2, 3, 1, 7.5, "saturate"),  # has no NaN either
-    "float6_e3m2fn": _Layout(3, 2, 3, 28.0, "saturate"),
-    "float4_e2m1fn": _Layout(2, 1, 1, 6.0, "saturate"),
-}
+_FLOATS = (
+    _float("float64", 11, 52, 1023, (2 - 2.0**-52) * 2.0**1023),
+    _float("float32", 8, 23, 127, (2 - 2.0**-23) * 2.0**127),
+    _float("bfloat16", 8, 7, 127, (2 - 2.0**-7) * 2.0**127),
+    _float("float16", 5, 10, 15, 65504.0),
+    _float("float8_e3m4", 3, 4, 3, 15.5),
+    _float("float8_e4m3", 4, 3, 7, 240.0),
+    _float("float8_e4m3b11fnuz", 4, 3, 11, 30.0, "nan"),
+    _float("float8_e4m3fn", 4, 3, 7, 448.0, "nan"),
+    _float("float8_e4m3fnuz", 4, 3, 8, 240.0, "nan"),
+    _float("float8_e5m2", 5, 2, 15, 57344.0),
+    _float("float8_e5m2fnuz", 5, 2, 16, 57344.0, "nan"),
+    _float("float8_e8m0fnu", 8, 0, 127, 2.0**127, "nan"),
+    _float("float6_e2m3fn", 2, 3, 1, 7.5, "saturate"),  # has no NaN either
+    _float("float6_e3m2fn", 3, 2, 3, 28.0, "saturate"),
+    _float("float4_e2m1fn", 2, 1, 1, 6.0, "saturate"),
+)
 
 _COMPLEX_PARTS = {
     "complex32": "float16",  # torch only
@@ -156,21 +147,17 @@ def _whole(name: str, kind: Kind, bits: int) -> Format:
     return Format(name, kind, bits, 0, 0, 0, largest, 1, 1, "wrap")
 
 
-def _bits_in(name: str) -> int:
-    """Return the width in ``name``: 8 for float8_e4m3fn."""
-    head = name.partition("_")[0]
-    return int(head.lstrip("abcdefghijklmnopqrstuvwxyz"))
-
-
 def _all_formats() -> dict[str, Format]:
     formats = [
         Format("bool", "bool", 8, 0, 0, 0, 1, 1, 1, "saturate"),
         *(_whole(f"int{bits}", "int", bits) for bits in _WIDTHS),
         *(_whole(f"uint{bits}", "uint", bits) for bits in _WIDTHS),
-        *(x.format(name, "float", _bits_in(name)) for name, x in _FLOATS.items()),
+        *_FLOATS,
         *(
-            _FLOATS[part].format(name, "complex", 2 * _bits_in(part))
-            for name, part in _COMPLEX_PARTS.items()
+            replace(part, name=name, kind="complex", bits=2 * part.bits)
+            for name, part_name in _COMPLEX_PARTS.items()
+            for part in _FLOATS
+            if part.name == part_name
         ),
     ]
     return {entry.name: entry for entry in formats}
@@ -180,11 +167,17 @@ FORMATS: Mapping[str, Format] = MappingProxyType(_all_formats())
 """Every format, by name."""
 
 EIGHT_BIT_FLOATS = tuple(
-    name
-    for name, layout in _FLOATS.items()
-    if name.startswith("float8_") and layout.mantissa_bits
+    each.name
+    for each in _FLOATS
+    if each.name.startswith("float8_") and each.mantissa_bits
 )
 """Names of the 8-bit floats; e8m0, which holds scales alone, is none."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message that names the word nearest to ``name``, if any."""
+    near = get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def format_of(name: str) -> Format:
@@ -195,10 +188,9 @@ def format_of(name: str) -> Format:
     """
     if name in FORMATS:
         return FORMATS[name]
-    near = get_close_matches(name, FORMATS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise PromotionError(
-        f"unknown dtype {name!r}; want a name such as 'float32' or 'bfloat16'{hint}"
+        f"unknown dtype {name!r}; want a name such as 'float32' or 'bfloat16'"
+        f"{did_you_mean(name, FORMATS)}"
     )
 
 

@@ -6,11 +6,11 @@ JAX or NumPy, the table has torch's, because the canonical names are those of AT
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+from amprewrite.dtypes.formats import did_you_mean
 from amprewrite.dtypes.processor import Behaviour, Rule
 from amprewrite.errors import PromotionError
 
@@ -38,8 +38,7 @@ def rule_of(op: str) -> Rule:
     """
     if op in OP_RULES:
         return OP_RULES[op]
-    near = get_close_matches(op, OP_RULES, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise PromotionError(
-        f"op {op!r}: found no dtype rule; want a canonical name such as 'matmul'{hint}"
+        f"op {op!r}: found no dtype rule; want a canonical name such as 'matmul'"
+        f"{did_you_mean(op, OP_RULES)}"
     )

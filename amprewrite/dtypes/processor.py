@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 
-from amprewrite.dtypes.fits import is_lossless
+from amprewrite.dtypes.fits import KIND_RANK, is_lossless
 from amprewrite.dtypes.formats import format_of, is_float
 from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
 from amprewrite.dtypes.promotion import at_least, promote_types, result_type
@@ -201,7 +201,10 @@ class Processor:
             result = ResultType(self._result(dtype).dtype, weak=False)
             computes = result.dtype
         else:
-            computes, result = self._located(where, rule, given, roles)
+            try:
+                computes, result = self._computed(rule, given, roles)
+            except PromotionError as error:
+                raise PromotionError(f"{where}: {error}") from None
         casts = _casts(rule, given, roles, computes, adapts=self.system == "torch")
         used = zip(given, roles, strict=True)
         changes = [(x.dtype, computes) for x, role in used if role != "-"]
@@ -213,15 +216,6 @@ class Processor:
         if not self.truncate_complex:
             _refuse_truncation(where, changes)
         return Promoted(computes, result.dtype, result.weak, casts)
-
-    def _located(
-        self, where: str, rule: Rule, given: Sequence[Operand], roles: str
-    ) -> tuple[str, ResultType]:
-        """Call :meth:`_computed`, prefixing its errors with ``where``."""
-        try:
-            return self._computed(rule, given, roles)
-        except PromotionError as error:
-            raise PromotionError(f"{where}: {error}") from None
 
     def _computed(
         self, rule: Rule, given: Sequence[Operand], roles: str
@@ -278,7 +272,7 @@ class Processor:
         Sources: ``canCast`` in c10/core/ScalarType.h; NumPy's ``same_kind``; the array
         API standard, in-place operators: the dtype must not change.
         """
-        ranks = _NUMPY_RANK if self.system in ("numpy", "numpy1") else _RANK
+        ranks = _NUMPY_RANK if self.system in ("numpy", "numpy1") else KIND_RANK
         found, wanted = format_of(result).kind, format_of(own).kind
         is_exact = self.system == "array-api"
         is_lower = result != own if is_exact else ranks[wanted] < ranks[found]
@@ -290,8 +284,7 @@ class Processor:
         return ResultType(own, weak=False)
 
 
-_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
-_NUMPY_RANK = {**_RANK, "uint": 0.5}
+_NUMPY_RANK = {**KIND_RANK, "uint": 0.5}
 
 
 def _real_part(dtype: str) -> str:

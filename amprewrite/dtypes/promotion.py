@@ -1,12 +1,11 @@
 """The common dtype of operands, in a promotion system chosen by name."""
 
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
 from amprewrite.dtypes.fits import is_lossless
-from amprewrite.dtypes.formats import format_of
+from amprewrite.dtypes.formats import did_you_mean, format_of
 from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
 from amprewrite.dtypes.systems.array_api import ArrayApiRules
 from amprewrite.dtypes.systems.jax import JaxRules
@@ -122,10 +121,8 @@ def at_least(dtype: str, minimum: str) -> str:
 def _rules(system: str, *, x64: bool = False, default_dtype: str = "float32") -> Rules:
     if system in _SYSTEMS:
         return _SYSTEMS[system](x64, default_dtype)
-    near = get_close_matches(system, SYSTEMS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    want = ", ".join(SYSTEMS)
-    raise PromotionError(f"system {system!r}: unknown; want {want}{hint}")
+    want = f"{', '.join(SYSTEMS)}{did_you_mean(system, SYSTEMS)}"
+    raise PromotionError(f"system {system!r}: unknown; want {want}")
 
 
 def _check_known(dtypes: Iterable[str], rules: Rules, system: str, where: str) -> None:

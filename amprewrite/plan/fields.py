@@ -5,12 +5,11 @@ Pydantic reads these annotations when a plan is read; declaring them does not lo
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from amprewrite.dtypes import FORMATS
-from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS
+from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS, did_you_mean
 from amprewrite.policy import OpClass
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ class _OneOf:
         """
         if found in self.words:
             return found
-        near = get_close_matches(found, self.words, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = did_you_mean(found, self.words)
         known = ", ".join(word or "''" for word in self.words)
         raise ValueError(f"found {found[:60]!r}; want {known}{hint}")
 

@@ -188,16 +188,10 @@ _RANK = {"bool": 0, "int": 1, "float": 2, "complex": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Numpy1Rules:
+class Numpy1Rules(NumpyRules):
     """NumPy's promotion, up to version 1.26."""
 
-    dtypes: ClassVar[frozenset[str]] = NumpyRules.dtypes
-    lattice: ClassVar[Lattice] = NumpyRules.lattice
     advice: ClassVar[str] = "cast one of them, or give a value: Operand(..., value=...)"
-
-    def promote(self, a: str, b: str) -> str:
-        """Return the first common dtype, as ``numpy.promote_types``."""
-        return first_common((a, b))
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
         """Return the result type of ``operands``; it is never weak.
