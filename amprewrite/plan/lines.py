@@ -3,7 +3,6 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from amprewrite.dtypes import is_float, short_name
@@ -211,21 +210,6 @@ def _computing(ops: "Sequence[Decision]") -> "Sequence[Decision]":
     return found or ops
 
 
-@dataclass
-class _Layer:
-    """The ops and casts of the modules that share a row.
-
-    Attributes:
-        blocks: Their ops by block.
-        casts: Casts at run time by block.
-    """
-
-    blocks: "dict[str, list[Decision]]" = field(
-        default_factory=dict[str, "list[Decision]"]
-    )
-    casts: Counter[str] = field(default_factory=Counter[str])
-
-
 def layer_lines(plan: "Plan") -> Iterator[str]:
     """Yield ``12 x layer.*.attention: 8 bf16, 2 f32, 3 casts`` for the largest modules.
 
@@ -234,22 +218,18 @@ def layer_lines(plan: "Plan") -> Iterator[str]:
     ops of the model itself have none.
     """
     rows = _rows(plan)
-    layers: dict[str, _Layer] = {}
+    layers: dict[str, dict[str, list[Decision]]] = {}  # by row and by block
     for decision in plan.decisions:
         if decision.path and makes_floats(decision):
             row, block = rows[decision.path]
-            layer = layers.setdefault(row, _Layer())
-            layer.blocks.setdefault(block, []).append(decision)
-    for cast in plan.runtime_casts:
-        row, block = rows[cast.path]
-        if row in layers:
-            layers[row].casts[block] += 1
-    sizes = {row: sum(map(len, one.blocks.values())) for row, one in layers.items()}
-    able = [r for r in layers if len(layers[r].blocks) > 1 or sizes[r] >= LEAST_OPS]
+            layers.setdefault(row, {}).setdefault(block, []).append(decision)
+    casts = Counter(rows[cast.path] for cast in plan.runtime_casts)
+    sizes = {row: sum(map(len, blocks.values())) for row, blocks in layers.items()}
+    able = [row for row in layers if len(layers[row]) > 1 or sizes[row] >= LEAST_OPS]
     shown = sorted(able, key=sizes.__getitem__, reverse=True)[:MOST_LAYERS]
     for row in able:
         if row in shown:
-            yield _layer_line(plan, row, layers[row])
+            yield _layer_line(plan, row, layers[row], casts)
 
 
 def _rows(plan: "Plan") -> Rows:
@@ -263,17 +243,22 @@ def _rows(plan: "Plan") -> Rows:
     }
 
 
-def _layer_line(plan: "Plan", row: str, layer: _Layer) -> str:
-    blocks = layer.blocks
+def _layer_line(
+    plan: "Plan",
+    row: str,
+    blocks: "Mapping[str, list[Decision]]",
+    casts: Counter[tuple[str, str]],
+) -> str:
+    """Return the line of a row, whose ops and casts are given by block."""
     each = {
-        block: _ops_and_casts(plan, ops, layer.casts[block])
-        for block, ops in blocks.items()
+        _ops_and_casts(plan, ops, casts[row, block]) for block, ops in blocks.items()
     }
     head = _times(len(blocks), row)
-    if len(set(each.values())) == 1:
-        return f"{head}: {next(iter(each.values()))}"
+    if len(each) == 1:
+        return f"{head}: {each.pop()}"
     ops = [decision for found in blocks.values() for decision in found]
-    return f"{head}: {_ops_and_casts(plan, ops, layer.casts.total())} in all"
+    count = sum(count for (name, _), count in casts.items() if name == row)
+    return f"{head}: {_ops_and_casts(plan, ops, count)} in all"
 
 
 def _ops_and_casts(plan: "Plan", ops: "Iterable[Decision]", casts: int) -> str:

@@ -159,27 +159,19 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
         again = [name in plan.recompute.ops for plan in (one, two)]
         if again[0] != again[1]:
             yield f"{name}: runs again only by the {'first' if again[0] else 'second'}"
-    casts_one, casts_two = _cast_texts(one.casts), _cast_texts(two.casts)
-    for text in casts_one:
-        if text not in casts_two:
-            yield f"cast {text}: only in the first plan"
-    for text in casts_two:
-        if text not in casts_one:
-            yield f"cast {text}: only in the second plan"
-    yield from _lowering_differences(one, two)
+    yield from _in_one_alone("cast", *(_cast_texts(plan.casts) for plan in (one, two)))
+    if one.lowerings and two.lowerings:  # plans of inspect have no record
+        texts = (lowering_texts(plan.lowerings) for plan in (one, two))
+        yield from _in_one_alone("lowered", *texts)
 
 
-def _lowering_differences(one: "Plan", two: "Plan") -> Iterator[str]:
-    """Yield the lowerings of one plan alone, if both have a record."""
-    if not (one.lowerings and two.lowerings):
-        return
-    texts = [dict.fromkeys(lowering_texts(plan.lowerings)) for plan in (one, two)]
-    for (own, other), name in ((texts, "first"), (texts[::-1], "second")):
-        yield from (
-            f"lowered {text}: only in the {name} plan"
-            for text in own
-            if text not in other
-        )
+def _in_one_alone(what: str, *texts: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each text that one of two plans has alone."""
+    first, second = map(dict.fromkeys, texts)
+    for own, other, name in ((first, second, "first"), (second, first, "second")):
+        for text in own:
+            if text not in other:
+                yield f"{what} {text}: only in the {name} plan"
 
 
 def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:
@@ -204,12 +196,10 @@ def _words(found: str | tuple[str, ...]) -> str:
     return (found if isinstance(found, str) else ", ".join(found)) or "none"
 
 
-def _cast_texts(casts: "Sequence[Cast]") -> dict[str, None]:
-    """Return a line that identifies each cast, in order."""
-    return dict.fromkeys(
-        f"%{c.value} {c.from_dtype} -> {c.to_dtype} for {', '.join(c.consumers)}"
-        for c in casts
-    )
+def _cast_texts(casts: "Sequence[Cast]") -> Iterator[str]:
+    """Yield a text that identifies each cast."""
+    for c in casts:
+        yield f"%{c.value} {c.from_dtype} -> {c.to_dtype} for {', '.join(c.consumers)}"
 
 
 # Reasons for an op, a module or a compound, in sentences with lines of source.
