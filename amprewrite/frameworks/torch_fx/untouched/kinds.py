@@ -51,9 +51,6 @@ class Kind(NamedTuple):
 
 _dict: Any = dict  # their stubs do not know the types of the contents
 _ordered: Any = OrderedDict
-_list: Any = list
-_set: Any = set
-_deque: Any = deque
 
 
 def _dict_kind(base: Any) -> "Kind":
@@ -70,22 +67,18 @@ def _dict_kind(base: Any) -> "Kind":
     return Kind(base, read, write)
 
 
-def _write_list(value: Any, contents: Values) -> None:
-    _list.__setitem__(value, slice(None), contents)
+def _kind(base: Any, add: str) -> Kind:
+    """Return the kind of containers of a class, by the method that fills them."""
+
+    def write(value: Any, contents: Values) -> None:
+        base.clear(value)
+        getattr(base, add)(value, contents)
+
+    return Kind(base, _iterated(base), write)
 
 
-def _write_set(value: Any, contents: Values) -> None:
-    _set.clear(value)
-    _set.update(value, contents)
-
-
-def _write_deque(value: Any, contents: Values) -> None:
-    _deque.clear(value)
-    _deque.extend(value, contents)
-
-
-def _iterated(kind: Any) -> Callable[[Any], Values]:
-    return lambda value: list(kind.__iter__(value))
+def _iterated(base: Any) -> Callable[[Any], Values]:
+    return lambda value: list(base.__iter__(value))
 
 
 DICT = _dict_kind(_dict)
@@ -93,10 +86,10 @@ DICT = _dict_kind(_dict)
 KINDS = (
     _dict_kind(_ordered),
     DICT,
-    Kind(list, _iterated(list), _write_list),
+    _kind(list, "extend"),
     Kind(tuple, _iterated(tuple), None),
-    Kind(set, _iterated(set), _write_set),
-    Kind(deque, _iterated(deque), _write_deque),
+    _kind(set, "update"),
+    _kind(deque, "extend"),
 )
 """The types of containers."""
 
