@@ -25,16 +25,6 @@ def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
     return bool(reads) and not makes
 
 
-def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
-    """Return the ops that compare floats, and ``OUTPUT`` if the caller may.
-
-    Args:
-        graph: The program.
-        classes: Class of every op.
-    """
-    return _on_the_way(graph, classes)[0]
-
-
 def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
     """Return the ops that move or select values on the way to a comparison.
 
@@ -48,7 +38,9 @@ def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
 
 
 def compared(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
-    """Return :func:`comparisons` and :func:`compared_moves`.
+    """Return :func:`compared_moves` and the ops that compare floats.
+
+    ``OUTPUT`` is among them if the caller may compare.
 
     Args:
         graph: The program.

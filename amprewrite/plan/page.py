@@ -350,28 +350,15 @@ def _figures(plan: Plan, other: Plan) -> Iterator[tuple[Cell, ...]]:
         yield row("predicted error", *words)
 
 
-@dataclass(frozen=True)
-class Found:
-    """Measurements of a plan's ops, to be shown with them.
-
-    Attributes:
-        columns: Further columns of the table of ops.
-        shares: Share of each op in the error, by name; None if unknown.
-        faults: Ops to draw attention to.
-    """
-
-    columns: Sequence[Extra] = ()
-    shares: Mapping[str, float] | None = None
-    faults: Collection[str] = ()
-
-
-def plan_page(
+def plan_page(  # noqa: PLR0913  # the plan, and all that is shown with it
     plan: Plan,
     *,
     title: str = "",
     against: Plan | None = None,
     exponents: Iterable[Exponents] = (),
-    found: Found | None = None,
+    columns: Sequence[Extra] = (),
+    error_shares: Mapping[str, float] | None = None,
+    faults: Collection[str] = (),
 ) -> Page:
     """Return the page of a plan.
 
@@ -380,13 +367,14 @@ def plan_page(
         title: Its title; by default names the policy.
         against: Another plan for the same model, to be compared with.
         exponents: Histograms of exponents to draw.
-        found: Measurements of its ops.
+        columns: Further columns of the table of ops: measurements of them.
+        error_shares: Share of each op in the error, by name; None if unknown.
+        faults: Ops to draw attention to.
 
     Raises:
         PlanMismatchError: The plan's program cannot be read.
     """
-    known = found or Found()
-    marked = set(known.faults)
+    marked = set(faults)
     if against is not None:
         marked |= differing_ops(plan, against)
     return Page(
@@ -396,9 +384,9 @@ def plan_page(
         shares=shares(plan),
         notes=plan.warnings,
         before=() if against is None else tuple(difference_tables(plan, against)),
-        graph=plan_graph(plan, known.shares, marked),
+        graph=plan_graph(plan, error_shares, marked),
         tables=(
-            ops_table(plan, known.columns),
+            ops_table(plan, columns),
             casts_table(plan),
             *lowerings_table(plan),
         ),

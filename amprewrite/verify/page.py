@@ -7,10 +7,7 @@ from math import floor, isfinite
 from amprewrite.page.histograms import Exponents, as_histograms
 from amprewrite.page.model import Cell, Chart, Column, Fact, Line, Page, Table
 from amprewrite.plan import Plan
-from amprewrite.plan.page import (
-    Found,
-    plan_page,
-)
+from amprewrite.plan.page import plan_page
 from amprewrite.verify.blame import Blame
 from amprewrite.verify.report import Report
 from amprewrite.verify.text import number
@@ -235,7 +232,14 @@ def report_page(
         histograms=as_histograms(exponents),
     )
     if plan is not None:
-        base = plan_page(plan, against=against, found=_found(report))
+        known = {op.op: op.share for op in report.ops if op.share is not None}
+        base = plan_page(
+            plan,
+            against=against,
+            columns=measured(report),
+            error_shares=known or None,
+            faults={op.op for op in report.ops if op.is_fault or op.nonfinite},
+        )
         found = replace(
             found,
             title=title or f"Conversion by policy {plan.policy}",
@@ -251,10 +255,3 @@ def report_page(
     if report.ok and report.bound is None and not report.bounds:
         verdict = "ok: nothing found, no bound known"
     return replace(found, verdict=verdict, tone="good" if report.ok else "bad")
-
-
-def _found(report: Report) -> Found:
-    """Return the columns, shares and faults that a report has of a plan's ops."""
-    known = {op.op: op.share for op in report.ops if op.share is not None}
-    faults = {op.op for op in report.ops if op.is_fault or op.nonfinite}
-    return Found(measured(report), known or None, faults)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from amprewrite.page.model import Column
-from amprewrite.plan.page import Found, plan_page
+from amprewrite.plan.page import plan_page
 from tests.plan_text import plan_of
 
 TEXT = """
@@ -66,8 +66,8 @@ def test_two_plans_are_compared_in_the_order_of_diff() -> None:
 def test_measurements_are_shown_with_the_ops() -> None:
     plan = plan_of(TEXT)
     column = Column("own error", "error")
-    found = Found([(column, {"linear": 0.5})], {"linear": 1.0}, {"exp"})
-    page = plan_page(plan, found=found)
+    columns, shares = [(column, {"linear": 0.5})], {"linear": 1.0}
+    page = plan_page(plan, columns=columns, error_shares=shares, faults={"exp"})
     assert [row["own error"] for row in rows(page.tables[0])] == [0.5, None]
     assert page.graph is not None
     marked = {n.name: (n.share, n.marked) for n in page.graph.nodes if n.kind == "op"}

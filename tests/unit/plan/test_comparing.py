@@ -7,7 +7,7 @@ from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import COMPILED
 from amprewrite.plan import OUTPUT
-from amprewrite.plan.comparing import chosen_outputs, compared_moves, comparisons
+from amprewrite.plan.comparing import chosen_outputs, compared, compared_moves
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -35,7 +35,7 @@ def test_what_is_moved_to_a_comparison_is_found() -> None:
     matches = classify(graph, Matcher(BF16))
     classes = {name: match.op_class for name, match in matches.items()}
     assert compared_moves(graph, classes) == {"top", "turn"}
-    assert comparisons(graph, classes) == {"eq"}
+    assert compared(graph, classes) == {"eq", "top", "turn"}
 
 
 def test_a_kept_op_that_gives_floats_moves_them_to_a_comparison() -> None:
@@ -95,7 +95,7 @@ def test_outputs_are_found_that_were_chosen_of_what_a_caller_has(
     matches = classify(graph, Matcher(BF16))
     classes = {name: match.op_class for name, match in matches.items()}
     assert chosen_outputs(graph, classes) == expected
-    assert (OUTPUT in comparisons(graph, classes)) == bool(expected)
+    assert (OUTPUT in compared(graph, classes)) == bool(expected)
     assert ("best" in compared_moves(graph, classes)) == ("b" in expected)
 
 
@@ -127,4 +127,4 @@ def test_a_difference_from_a_maximum_is_a_comparison(
     matches = classify(graph, Matcher(BF16))
     classes = {name: match.op_class for name, match in matches.items()}
     assert compared_moves(graph, classes) == set(moves)
-    assert ("sub" in comparisons(graph, classes)) == bool(moves)
+    assert ("sub" in compared(graph, classes)) == bool(moves)
