@@ -235,17 +235,18 @@ def script_text(data: object) -> str:
     begins a comment. Numbers that are not finite become the texts ``inf``, ``-inf`` and
     ``nan``, which JSON does not have.
     """
-    text = json.dumps(_plain(data), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(plain(data), allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def _plain(found: Any) -> Any:  # noqa: ANN401  # any data of JSON
+def plain(found: Any) -> Any:  # noqa: ANN401  # any data of JSON
+    """Return JSON data: ``inf`` and ``nan``, which JSON does not have, as text."""
     if isinstance(found, dict):
-        return {str(key): _plain(value) for key, value in found.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return {str(key): plain(value) for key, value in found.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(found, (list, tuple)):
-        return [_plain(value) for value in found]  # pyright: ignore[reportUnknownVariableType]
+        return [plain(value) for value in found]  # pyright: ignore[reportUnknownVariableType]
     return str(found) if isinstance(found, float) and not isfinite(found) else found
 
 

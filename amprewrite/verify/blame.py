@@ -12,28 +12,24 @@ and the formats in which ops read and make it from the plan. So such an op is fo
 although the values that reach it in the converted program are not finite already.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import inf, isfinite
-from typing import TYPE_CHECKING
+from math import ceil, inf, isfinite, isinf, log2
+from typing import TYPE_CHECKING, Any, overload
 
+from amprewrite.dtypes import FORMATS, itemsize
 from amprewrite.errors import UnsupportedError
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.page.data import plain
+from amprewrite.plan import Plan
+from amprewrite.policy import OpClass
+from amprewrite.verify.rows import OpError, OpRow, op_fields, worst
 
 if TYPE_CHECKING:  # they load numpy, and a report is loaded with the package
     from amprewrite.frameworks.base import Stepper
     from amprewrite.measure.runs import Ablation, Call, Run
     from amprewrite.plan.sensitivity import Sensitivity
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from math import ceil, isinf, log2
-from typing import Any, overload
-
-from amprewrite.dtypes import FORMATS, itemsize
-from amprewrite.ir import Op, ProgramGraph
-from amprewrite.plan import Plan
-from amprewrite.policy import OpClass
-from amprewrite.verify.rows import OpError, worst
 
 
 @dataclass(frozen=True)
@@ -277,16 +273,10 @@ FILE = "the report was read from data: shares are predicted, no op was restored"
 
 
 @dataclass(frozen=True, slots=True)
-class Blamed:
-    """One op that causes error of the outputs.
+class Blamed(OpRow):
+    """One op that causes error of the outputs; an inserted cast by its sample's name.
 
     Attributes:
-        op: Its name in the plan; of an inserted cast that of its sample.
-        canonical: Its name in policies.
-        native: Its name in the framework.
-        path: Module path.
-        source: ``file:line`` of the user's code.
-        precision: Dtype that it computes in.
         share: Share of the squared error of the outputs that restoring it removes; of
             their elements that are not finite, if there are any. Negative if its error
             cancels others. None if unknown.
@@ -301,12 +291,6 @@ class Blamed:
             it does not.
     """
 
-    op: str
-    canonical: str
-    native: str
-    path: str
-    source: str
-    precision: str
     share: float | None
     predicted: float | None = None
     error: float | None = None
@@ -321,11 +305,9 @@ class Blamed:
         price = f", {self.bytes:,} more bytes in full" if self.bytes else ""
         if self.seconds is not None:
             price += f", {self.seconds * 1e6:+,.0f} µs"
-        place = ", ".join(part for part in (self.path, self.source) if part)
-        where = f" at {place}" if place else ""
         fault = f"; {self.fault}" if self.fault else ""
         head = f"{self.op} ({self.native}, {self.precision})"
-        return f"{head} {share} of the error ({how}{price}){where}{fault}"
+        return f"{head} {share} of the error ({how}{price}){self.place}{fault}"
 
 
 @dataclass(frozen=True)
@@ -372,8 +354,7 @@ class Blame(Sequence[Blamed]):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON data; numbers that are not finite become text."""
-        data = {**asdict(self), "measured": self.measured}
-        return {key: _plain(value) for key, value in data.items()}
+        return plain({**asdict(self), "measured": self.measured})
 
 
 def blame(
@@ -529,12 +510,7 @@ class _Search:
         predicted = None if part is None or not total else min(part / total, 1.0)
         seconds = self.effects.live.ablation.seconds.get(op)
         return Blamed(
-            op=op,
-            canonical=row.canonical,
-            native=row.native,
-            path=row.path,
-            source=row.source,
-            precision=row.precision,
+            *op_fields(row),
             share=self.shares.get(op, predicted),
             predicted=predicted,
             error=self.effects.measured(op),
@@ -590,21 +566,8 @@ def _recorded(row: OpError, error: float, predicted: float | None) -> Blamed:
     if share is not None and predicted and isfinite(error) and error:
         share = min(share * (predicted / error) ** 2, 1.0)
     return Blamed(
-        op=row.op,
-        canonical=row.canonical,
-        native=row.native,
-        path=row.path,
-        source=row.source,
-        precision=row.precision,
+        *op_fields(row),
         share=share,
         predicted=share,
         fault=row.fault if row.is_fault else "",
     )
-
-
-def _plain(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {key: _plain(value) for key, value in found.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(found, (list, tuple)):
-        return [_plain(value) for value in found]  # pyright: ignore[reportUnknownVariableType]
-    return str(found) if isinstance(found, float) and not isfinite(found) else found

@@ -1,7 +1,7 @@
 """Compare the runs of a model and build the report."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 import numpy as np
@@ -272,8 +272,7 @@ def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
 
 def _output_errors(reference: Run, found: Run) -> Iterator[OutputError]:
     for name, wanted in reference.outputs.items():
-        measured = asdict(errors(found.outputs[name], wanted))
-        yield OutputError(name, found.dtypes[name], wanted.shape, **measured)
+        yield errors(name, found.dtypes[name], found.outputs[name], wanted)
 
 
 def _baselines(measured: Measured, part: str) -> Iterator[tuple[str, float]]:

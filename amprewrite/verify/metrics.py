@@ -6,13 +6,13 @@ error infinite.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import hypot, inf, isinf, log10, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amprewrite.measure.runs import Held, blocks
+from amprewrite.verify.rows import OutputError
 
 Array = NDArray[np.float64]
 
@@ -21,35 +21,6 @@ TINY = 1e-280
 
 A square that is lost is below 1e-307, and 1e-27 of the sum.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """The errors of one array.
-
-    Attributes:
-        relative_l2: ``|a - r| / |r|`` in the Euclidean norm; 0 where both are zero.
-        max_abs: Largest absolute difference.
-        max_rel: Largest ``|a - r| / max(|r|, floor)``, the floor being the root mean
-            square of ``r``: elements near zero count relative to the array's size.
-        sqnr_db: Signal to quantization noise, ``-20 log10(relative_l2)``, in dB.
-        cosine: Cosine of the angle between both; NaN where one of them is zero.
-        argmax_agreement: Share of rows (last dimension) with the largest element at the
-            same place; None for scalars and rows of one element.
-        nonfinite_reference: Number of elements of ``r`` that are not finite.
-        nonfinite: Number of elements of ``a`` that are not finite.
-        nonfinite_new: Number of those where ``r`` is finite.
-    """
-
-    relative_l2: float
-    max_abs: float
-    max_rel: float
-    sqnr_db: float
-    cosine: float
-    argmax_agreement: float | None
-    nonfinite_reference: int
-    nonfinite: int
-    nonfinite_new: int
 
 
 def norm(values: Array) -> float:
@@ -123,7 +94,7 @@ def ratio(difference: float, size: float) -> float:
 
 
 def relative_l2(actual: Held, reference: Held) -> float:
-    """Return the relative error in the Euclidean norm; see :class:`Errors`."""
+    """Return the relative error in the Euclidean norm; see :class:`OutputError`."""
     return ratio(*parts(actual, reference))
 
 
@@ -168,10 +139,12 @@ def argmax_agreement(actual: Array, reference: Array) -> float | None:
     return float(np.mean(np.asarray(same, dtype=np.float64)))
 
 
-def errors(actual: Array, reference: Array) -> Errors:
-    """Return every error of ``actual`` against ``reference``.
+def errors(name: str, dtype: str, actual: Array, reference: Array) -> OutputError:
+    """Return every error of an output against its reference.
 
     Args:
+        name: Its path in the output's structure.
+        dtype: Dtype in which the converted model returns it.
         actual: f64[*shape].
         reference: f64[*shape].
     """
@@ -180,7 +153,10 @@ def errors(actual: Array, reference: Array) -> Errors:
     fresh = int(np.count_nonzero(~np.isfinite(found)))
     relative = relative_l2(actual, reference)
     largest, floored = (inf, inf) if fresh else _largest(found, wanted)
-    return Errors(
+    return OutputError(
+        name,
+        dtype,
+        reference.shape,
         relative_l2=relative,
         max_abs=largest,
         max_rel=floored,

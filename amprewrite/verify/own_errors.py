@@ -34,7 +34,7 @@ from amprewrite.measure.runs import Block, OpSample, blocks
 from amprewrite.plan import Decision
 from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import block_parts, finite_norm, is_finite, norm, ratio
-from amprewrite.verify.rows import OpError
+from amprewrite.verify.rows import OpError, op_fields
 
 T = TypeVar("T")
 
@@ -177,80 +177,32 @@ def _range(
     return largest, wanted.size, lost, small
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Range of one float result.
-
-    Attributes:
-        dtype: Name of the format that stores it; empty if the op makes no float.
-        largest: Largest finite magnitude in the reference.
-        headroom: Octaves between ``largest`` and the largest number of the format;
-            negative if it overflows. None for a result that is zero.
-        underflow: Share of the elements that are no zero in the reference, and are zero
-            or subnormal in the format.
-        lost: Number of elements that are not finite here and are in the reference.
-    """
-
-    dtype: str = ""
-    largest: float = 0.0
-    headroom: float | None = None
-    underflow: float = 0.0
-    lost: int = 0
-
-
 KINDS = ("float", "complex")
 """Kinds of formats that have a range here."""
 
 
 def formats_of(sample: OpSample, decision: Decision) -> list[str]:
     """Return the name of the format that stores each result."""
-    dtypes = [d for d in decision.results if d in FORMATS and FORMATS[d].kind in KINDS]
+    dtypes = [*filter(_is_float, decision.results)]
     count = len(sample.reference)
     if len(dtypes) != count:  # a body leaves one of several results
         return [(dtypes or [decision.precision])[0]] * count
     return dtypes
 
 
-def smallest_normals(sample: OpSample, decision: Decision) -> list[float]:
-    """Return the smallest normal number of each of those formats; 0 for no float."""
-    return [
-        float(FORMATS[dtype].smallest_normal) if _is_float(dtype) else 0.0
-        for dtype in formats_of(sample, decision)
-    ]
-
-
-def range_of(
-    sample: OpSample, decision: Decision, rows: Sequence[Compared] | None = None
-) -> Range:
-    """Return the range of the result with the least headroom, and sums over all.
-
-    Args:
-        sample: The op.
-        decision: Its dtypes.
-        rows: Its results, compared; None to compare them here.
-    """
-    if rows is None:
-        rows = compared(sample, smallest_normals(sample, decision))
-    pairs = zip(formats_of(sample, decision), rows, strict=True)
-    found = [_range_of(dtype, row) for dtype, row in pairs]
-    if not found:
-        return Range()
-    least = min(found, key=lambda r: float("inf") if r.headroom is None else r.headroom)
-    underflow = float(max(one.underflow for one in found))
-    lost = sum(one.lost for one in found)
-    return Range(least.dtype, least.largest, least.headroom, underflow, lost)
-
-
-def _range_of(dtype: str, row: Compared) -> Range:
-    if not _is_float(dtype):
-        return Range(dtype, row.largest, None, 0.0, row.lost)
-    headroom = log2(FORMATS[dtype].max / row.largest) if row.largest else None
-    underflow = row.small / max(1, row.finite)
-    return Range(dtype, row.largest, headroom, underflow, row.lost)
-
-
 def _is_float(dtype: str) -> bool:
     return dtype in FORMATS and FORMATS[dtype].kind in KINDS
+
+
+def _smallest_normal(dtype: str) -> float:
+    """Return the smallest normal number of a format; 0 for no float."""
+    return float(FORMATS[dtype].smallest_normal) if _is_float(dtype) else 0.0
+
+
+def _headroom(dtype: str, largest: float) -> float:
+    """Return the octaves up to the end of a format; infinite if there is no end."""
+    ends = bool(largest) and _is_float(dtype)
+    return log2(FORMATS[dtype].max / largest) if ends else inf
 
 
 ROUNDINGS = 4.0
@@ -282,25 +234,22 @@ DRAWS = 2
 
 
 def kernel_error(
-    sample: OpSample, decision: Decision, rows: Sequence[Compared] | None = None
+    sample: OpSample, decision: Decision, rows: Sequence[Compared]
 ) -> tuple[float, float] | None:
     """Return the error of an op against the original's on the same operands.
 
     Args:
         sample: The op.
         decision: Its dtypes.
-        rows: Its results, compared; None to compare them here.
+        rows: Its results, compared.
 
     Returns:
         The relative error of the result that exceeds its explained error the most, and
         that explained error; None if the original's op cannot run on these operands.
     """
-    same = sample.kernel[1]
-    if same is None:
+    if sample.kernel[1] is None:
         return None
     worst, found = 0.0, (0.0, 0.0)
-    if rows is None:
-        rows = compared(sample, [0.0] * len(same))
     for index, row in enumerate(rows):
         limit = _rounding(decision, sample, row.same, row.known)
         if row.kernel > limit:
@@ -313,11 +262,11 @@ def kernel_error(
 
 def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> float:
     """Return the norm of the error that the roundings of a result explain."""
-    found = floats_of(decision, sample)
     least = LEAST_CONTRACTED if sample.contracts else LEAST
-    unit = max((unit_roundoff(dtype) for dtype in found), default=0.0)
-    tiny = max((_smallest(dtype) for dtype in found), default=0.0)
-    return hypot(max(ROUNDINGS * unit, least) * size, sqrt(count) * tiny)
+    relative = max(ROUNDINGS * _unit(decision, sample), least)
+    formats = map(format_of, floats_of(decision, sample))
+    tiny = max((float(one.smallest_subnormal) for one in formats), default=0.0)
+    return hypot(relative * size, sqrt(count) * tiny)
 
 
 def _moved(sample: OpSample, decision: Decision, index: int) -> float:
@@ -325,10 +274,7 @@ def _moved(sample: OpSample, decision: Decision, index: int) -> float:
 
     It is infinite, for unknown, if the op cannot be run again or is random.
     """
-    unit = max(
-        (unit_roundoff(dtype) for dtype in floats_of(decision, sample)), default=0.0
-    )
-    largest, (made, same) = 0.0, sample.kernel
+    unit, largest, (made, same) = _unit(decision, sample), 0.0, sample.kernel
     for draw in range(DRAWS):
         found = None if sample.again is None else sample.again(unit, draw)
         if found is None or same is None:
@@ -350,40 +296,40 @@ def _change(made: Block, same: Block, moved: Block) -> float:
 def floats_of(decision: Decision, sample: OpSample) -> list[str]:
     """Return the float dtypes that an op computes with."""
     dtypes = (*decision.operands, *decision.results, decision.precision, sample.format)
-    kinds = ("float", "complex")
-    return [d for d in dtypes if d in FORMATS and FORMATS[d].kind in kinds]
+    return [*filter(_is_float, dtypes)]
 
 
-def _smallest(dtype: str) -> float:
-    """Return the smallest positive number, to which smaller ones round."""
-    return float(format_of(dtype).smallest_subnormal)
+def _unit(decision: Decision, sample: OpSample) -> float:
+    """Return the largest unit roundoff of these."""
+    return max(map(unit_roundoff, floats_of(decision, sample)), default=0.0)
 
 
 def op_error(sample: OpSample, decision: Decision) -> OpError:
-    """Return the errors of one op, the largest among its results."""
-    rows = compared(sample, smallest_normals(sample, decision))
+    """Return the errors of one op, the largest among its results.
+
+    Its range is that of the result with the least headroom.
+    """
+    formats = formats_of(sample, decision)
+    rows = compared(sample, [*map(_smallest_normal, formats)])
     kernel, explained = kernel_error(sample, decision, rows) or (None, 0.0)
-    found = range_of(sample, decision, rows)
+    sizes = zip(formats, (row.largest for row in rows), strict=True)
+    dtype, largest = min(sizes, key=lambda pair: _headroom(*pair), default=("", 0.0))
+    headroom = _headroom(dtype, largest)
     return OpError(
-        op=decision.op,
-        canonical=decision.canonical,
-        native=decision.native,
-        path=decision.path,
-        source=decision.source,
-        precision=decision.precision,
+        *op_fields(decision),
         own=max((ratio(row.own, row.size) for row in rows), default=0.0),
         accumulated=max(
             (ratio(row.accumulated, row.size) for row in rows), default=0.0
         ),
-        nonfinite=found.lost,
+        nonfinite=sum(row.lost for row in rows),
         kernel=kernel,
         explained=explained,
         inserted=sample.decision is not None,
-        dtype=found.dtype,
-        largest=found.largest,
-        headroom=found.headroom,
-        underflow=found.underflow,
-        unit=max(map(unit_roundoff, floats_of(decision, sample)), default=0.0),
+        dtype=dtype,
+        largest=largest,
+        headroom=None if headroom == inf else headroom,
+        underflow=max((row.small / max(1, row.finite) for row in rows), default=0.0),
+        unit=_unit(decision, sample),
         readers=sample.readers,
     )
 

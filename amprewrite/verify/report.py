@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import inf, isfinite, prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, cast
 
 from amprewrite.errors import ArgumentError, UnsupportedError, VerifyError
 from amprewrite.measure import ORIGINAL
+from amprewrite.page.data import plain
 from amprewrite.page.histograms import Exponents
 from amprewrite.plan import Plan
 from amprewrite.verify.blame import Blame, Effects, Left, Live, blame
@@ -207,7 +208,7 @@ class Report:
         """
         data = asdict(replace(self, plan=None, live=None))
         del data["plan"], data["live"]
-        return {"format": FORMAT, "ok": self.ok, **_plain(data)}
+        return {"format": FORMAT, "ok": self.ok, **plain(data)}
 
     @classmethod
     def from_json(cls, data: Any, where: str = "report") -> "Report":
@@ -318,15 +319,6 @@ _ROWS: Mapping[str, type] = {
     "gradients": GradientError,
     "jitted_gradients": GradientError,
 }
-
-
-def _plain(found: Any) -> Any:
-    """Return JSON data: ``inf`` and ``nan``, which JSON does not have, as text."""
-    if isinstance(found, dict):
-        return {key: _plain(value) for key, value in found.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(found, (list, tuple)):
-        return [_plain(value) for value in found]  # pyright: ignore[reportUnknownVariableType]
-    return str(found) if isinstance(found, float) and not isfinite(found) else found
 
 
 def _filled(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:

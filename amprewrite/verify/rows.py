@@ -4,24 +4,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, isinf, isnan
 
+from amprewrite.plan import Decision
+
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """The errors of one float output; see :class:`amprewrite.verify.metrics.Errors`.
+    """The errors of one float output ``a`` against its reference ``r``.
 
     Attributes:
         name: Its path in the output's structure: ``past_key_values.0.1``.
         dtype: Dtype in which the converted model returns it.
         shape: Its shape; complex outputs count as pairs of reals.
-        relative_l2: ``|a - r| / |r|`` in the Euclidean norm.
+        relative_l2: ``|a - r| / |r|`` in the Euclidean norm; 0 where both are zero.
         max_abs: Largest absolute difference.
-        max_rel: Largest relative difference, with the root mean square as floor.
-        sqnr_db: Signal to quantization noise, in dB.
-        cosine: Cosine of the angle between both.
-        argmax_agreement: Share of rows with the largest element at the same place.
-        nonfinite_reference: Elements of the reference that are not finite.
-        nonfinite: Elements of the converted output that are not finite.
-        nonfinite_new: Those that are finite in the reference.
+        max_rel: Largest ``|a - r| / max(|r|, floor)``, the floor being the root mean
+            square of ``r``: elements near zero count relative to the array's size.
+        sqnr_db: Signal to quantization noise, ``-20 log10(relative_l2)``, in dB.
+        cosine: Cosine of the angle between both; NaN where one of them is zero.
+        argmax_agreement: Share of rows (last dimension) with the largest element at the
+            same place; None for scalars and rows of one element.
+        nonfinite_reference: Number of elements of ``r`` that are not finite.
+        nonfinite: Number of elements of ``a`` that are not finite.
+        nonfinite_new: Number of those where ``r`` is finite.
     """
 
     name: str
@@ -126,8 +130,8 @@ class GradientError:
 
 
 @dataclass(frozen=True, slots=True)
-class OpError:
-    """The errors of one op; relative, in the Euclidean norm, of its worst result.
+class OpRow:
+    """A row about one op: its names, its place, and its precision.
 
     Attributes:
         op: Its name in the plan.
@@ -136,6 +140,32 @@ class OpError:
         path: Module path.
         source: ``file:line`` of the user's code.
         precision: Dtype that it computes in.
+    """
+
+    op: str
+    canonical: str
+    native: str
+    path: str
+    source: str
+    precision: str
+
+    @property
+    def place(self) -> str:
+        """Its place in the model after `` at``; empty if that is unknown."""
+        place = ", ".join(part for part in (self.path, self.source) if part)
+        return f" at {place}" if place else ""
+
+
+def op_fields(op: OpRow | Decision) -> tuple[str, str, str, str, str, str]:
+    """Return the fields of an :class:`OpRow`, from a row or a decision about the op."""
+    return op.op, op.canonical, op.native, op.path, op.source, op.precision
+
+
+@dataclass(frozen=True, slots=True)
+class OpError(OpRow):
+    """The errors of one op; relative, in the Euclidean norm, of its worst result.
+
+    Attributes:
         own: Error that it makes itself; 0 if it rounds nothing.
         accumulated: Error of its result in the converted program.
         nonfinite: Elements that are not finite in the converted program and are in
@@ -161,12 +191,6 @@ class OpError:
             inserted nodes, that read it.
     """
 
-    op: str
-    canonical: str
-    native: str
-    path: str
-    source: str
-    precision: str
     own: float
     accumulated: float
     nonfinite: int
@@ -218,7 +242,7 @@ class OpError:
         share = "" if self.share is None else f"{self.share:.0%} of the error, "
         return (
             f"{self.op} ({self.native}, {self.precision}) {share}own error "
-            f"{self.own:.2g}, accumulated {self.accumulated:.2g}{self._place}"
+            f"{self.own:.2g}, accumulated {self.accumulated:.2g}{self.place}"
         )
 
     @property
@@ -227,15 +251,10 @@ class OpError:
         stands_for = "the value handed on" if self.inserted else "the original's op"
         return (
             f"{'inserted ' if self.inserted else ''}op {self.op} ({self.native}, "
-            f"{self.precision}){self._place}: differs from {stands_for} by "
+            f"{self.precision}){self.place}: differs from {stands_for} by "
             f"{self.kernel or 0.0:.2g} on the same operands; rounding explains "
             f"{self.explained:.2g}"
         )
-
-    @property
-    def _place(self) -> str:
-        place = ", ".join(part for part in (self.path, self.source) if part)
-        return f" at {place}" if place else ""
 
 
 def worst(ops: Iterable[OpError], count: int) -> tuple[OpError, ...]:

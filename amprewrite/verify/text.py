@@ -10,10 +10,6 @@ from amprewrite.verify.rows import worst
 if TYPE_CHECKING:
     from amprewrite.verify.report import Report
     from amprewrite.verify.rows import OutputError
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from amprewrite.verify.report import Report
 
 
 TIES = "decisions that are nearly tied go either way by rounding"
