@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from amprewrite.measure.runs import Bounded, Held, OpSample, is_equal, values_of
+from amprewrite.measure.runs import Held, OpSample, bounded, is_equal
 from amprewrite.plan import Decision
 
 INSERTED = "inserted"
@@ -56,8 +56,7 @@ def inserted_sample(
     """
     same, ours = source, value
     if limit is not None:
-        wide = values_of(source)
-        same, ours = (Bounded(values_of(x), wide, limit) for x in (source, value))
+        same, ours = (bounded(x, source, limit) for x in (source, value))
     return OpSample(
         op=decision.op,
         reference=(same,),

@@ -46,17 +46,15 @@ NO_PLAN = "bfloat16"
 
 
 class Measurer(Protocol):
-    """Runner of one model and of its converted form, on the arguments of one call."""
+    """Runner of one model and of its converted form, on the arguments of one call.
 
-    @property
-    def plan(self) -> Plan | None:
-        """The plan of the converted model; None if it has none."""
-        ...
+    Attributes:
+        plan: The plan of the converted model; None if it has none.
+        model: Noun for the model, in notes: ``model`` or ``function``.
+    """
 
-    @property
-    def model(self) -> str:
-        """Noun for the model, in notes: ``model`` or ``function``."""
-        ...
+    plan: Plan | None
+    model: str
 
     def reference(self, dtype: str, /) -> tuple[Run, Sequence[str]]:
         """Run the original in ``dtype``, and return notes on the run."""
@@ -95,26 +93,23 @@ class Measurer(Protocol):
         ...
 
 
-class Steps(Protocol):
-    """Function that steps through a model and its converted form."""
+Steps = Callable[[Plan | None, str], Walked]
+"""Function that walks over a model and its converted form, by the plan.
 
-    def __call__(self, plan: Plan | None, dtype: str, /) -> Walked:
-        """Walk over both, the original in ``dtype``."""
-        ...
+The original runs in the dtype that is the second argument.
+"""
 
 
 class Walker(Protocol):
-    """Two forms of one program, to be run side by side."""
+    """Two forms of one program, to be run side by side.
 
-    @property
-    def plan(self) -> Plan:
-        """The plan of the converted form."""
-        ...
+    Attributes:
+        plan: The plan of the converted form.
+        refusals: Exceptions of programs that do not run in a dtype.
+    """
 
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """Exceptions of programs that do not run in a dtype."""
-        ...
+    plan: Plan
+    refusals: tuple[type[Exception], ...]
 
     def isolated(self) -> AbstractContextManager[None]:
         """Keep the state of both forms while the context is entered."""
@@ -250,17 +245,19 @@ def _reference(source: Measurer, wanted: str) -> tuple[Run, str, list[str]]:
     return run, FALLBACK, [*notes, *said]
 
 
-def walk(source: Walker, wanted: str, observe: Observe) -> Walked:
+def walk(source: Walker | str, wanted: str, observe: Observe) -> Walked:
     """Compare every op of a converted form with the original's.
 
     Where an op does not run in the dtype of the reference, the walk is begun again in
     float32.
 
     Args:
-        source: Runs both.
+        source: Runs both; the reason where there is no walk.
         wanted: Dtype of the reference.
         observe: Consumer of the samples; those of the last walk count.
     """
+    if isinstance(source, str):
+        return Walked(notes=(f"no errors by op: {source}",))
     notes: list[str] = []
     found: Sensitivity | None = None
     for dtype in dict.fromkeys((wanted, FALLBACK)):

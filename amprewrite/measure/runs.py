@@ -7,6 +7,7 @@ Whole runs (:class:`Run` to :class:`Measured`), single ops (:class:`OpSample`), 
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -48,89 +49,57 @@ With blocks of a quarter the calls take more time than the elements.
 """
 
 
-class Values(Protocol):
-    """Float values of one tensor; complex ones have a last dimension of two."""
+@dataclass(frozen=True)
+class Values:
+    """Float values of one tensor; complex ones have a last dimension of two.
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        ...
+    Attributes:
+        shape: The extents.
+        block: Function from a start and a stop to the elements between them in
+            row-major order, in float64; they may not be written.
+    """
+
+    shape: tuple[int, ...]
+    block: Callable[[int, int], Block]
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        ...
-
-    def block(self, start: int, stop: int) -> Block:
-        """Return elements in row-major order, in float64; they may not be written."""
-        ...
+        return prod(self.shape)
 
 
 Held = Values | NDArray[Any]
 """Values of one tensor, or an array of them."""
 
 
-@dataclass(frozen=True)
-class ArrayValues:
-    """Values of a NumPy array.
+def values_of(held: Held) -> Values:
+    """Return an array, of any float dtype, as :class:`Values`; others as they are."""
+    if not isinstance(held, np.ndarray):
+        return held
+    flat = np.ascontiguousarray(held).reshape(-1)
 
-    Attributes:
-        array: The array, contiguous in row-major order, of any float dtype.
-    """
+    def block(start: int, stop: int) -> Block:
+        return flat[start:stop].astype(np.float64, copy=False)
 
-    array: NDArray[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        return self.array.shape
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.array.size
-
-    def block(self, start: int, stop: int) -> Block:
-        """Return elements in row-major order, in float64."""
-        return self.array.reshape(-1)[start:stop].astype(np.float64, copy=False)
+    return Values(held.shape, block)
 
 
-@dataclass(frozen=True)
-class Bounded:
-    """Values, with zeros where others exceed a limit.
+def bounded(held: Held, by: Held, limit: float) -> Values:
+    """Return values with zeros where others exceed a limit.
 
-    Attributes:
-        values: The values.
+    Args:
+        held: The values.
         by: The others, of the same shape; NaN exceeds every limit.
         limit: Largest magnitude that does not exceed it.
     """
+    values, others = values_of(held), values_of(by)
 
-    values: Values
-    by: Values
-    limit: float
+    def block(start: int, stop: int) -> Block:
+        own = values.block(start, stop)
+        kept = np.abs(others.block(start, stop)) <= limit
+        return own if kept.all() else np.where(kept, own, 0.0)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        return self.values.shape
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.values.size
-
-    def block(self, start: int, stop: int) -> Block:
-        """Return elements in row-major order, in float64."""
-        held = self.values.block(start, stop)
-        kept = np.abs(self.by.block(start, stop)) <= self.limit
-        return held if kept.all() else np.where(kept, held, 0.0)
-
-
-def values_of(held: Held) -> Values:
-    """Return an array as :class:`Values`, and others as they are."""
-    if isinstance(held, np.ndarray):
-        return ArrayValues(np.ascontiguousarray(held))
-    return held
+    return Values(values.shape, block)
 
 
 def blocks(*held: Held) -> Iterator[tuple[Block, ...]]:
@@ -351,51 +320,25 @@ def numbered(name: str, counts: dict[str, int]) -> str:
     return f"{name}_{counts[name]}" if counts[name] else name
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
-    """Time of one op on the operands of a run, in seconds.
+class Ablation(Protocol):
+    """A converted program of which ops can be restored, on the arguments of a call.
+
+    Inserted nodes, by the names of their samples, can be restored too: then they hand
+    on their source, rounded to their dtype. A restored op that makes, views or writes a
+    storage that is written in place keeps it full as a whole, as a plan does.
 
     Attributes:
-        converted: As converted.
-        restored: As in the original.
+        plan: The plan of the converted program.
+        graph: The original's program.
+        restorable: Names of the ops of the plan that can be restored one by one.
+        seconds: Additional time of each op that a run has restored, on the operands of
+            that run, if it could be taken; negative if the restored op is faster.
     """
 
-    converted: float
-    restored: float
-
-    @property
-    def more(self) -> float:
-        """Additional time of the restored op; negative if it is faster."""
-        return self.restored - self.converted
-
-
-class Ablation(Protocol):
-    """A converted program of which ops can be restored, on the arguments of a call."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the converted program."""
-        ...
-
-    @property
-    def graph(self) -> ProgramGraph:
-        """The original's program."""
-        ...
-
-    @property
-    def restorable(self) -> frozenset[str]:
-        """Names of the ops of the plan that can be restored one by one.
-
-        Inserted nodes, by the names of their samples, can be too: then they hand on
-        their source, rounded to their dtype. A restored op that makes, views or writes
-        a storage that is written in place keeps it full as a whole, as a plan does.
-        """
-        ...
-
-    @property
-    def seconds(self) -> Mapping[str, Seconds]:
-        """Time of each op that a run has restored, if it could be taken."""
-        ...
+    plan: Plan
+    graph: ProgramGraph
+    restorable: frozenset[str]
+    seconds: dict[str, float]
 
     def run(self, restored: Collection[str], /) -> Run:
         """Run the converted program with some ops restored.

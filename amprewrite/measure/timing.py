@@ -3,7 +3,7 @@
 import re
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -254,17 +254,15 @@ class Kernel:
 
 
 class Bench(Protocol[T]):
-    """Kernels of a framework on one device, with results of type ``T``."""
+    """Kernels of a framework on one device, with results of type ``T``.
 
-    @property
-    def kinds(self) -> Collection[Kind]:
-        """Kinds of contractions that the framework has."""
-        ...
+    Attributes:
+        kinds: Kinds of contractions that the framework has.
+        ops: Other ops, by canonical name, with the elements that they read and write.
+    """
 
-    @property
-    def ops(self) -> Mapping[str, int]:
-        """Other ops, by canonical name, with the elements that they read and write."""
-        ...
+    kinds: tuple[Kind, ...]
+    ops: dict[str, int]
 
     def contraction(self, kernel: Kernel, dtype: str, /) -> Callable[[], T]:
         """Return a function that runs a contraction with operands of ``dtype``."""

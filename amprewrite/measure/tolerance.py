@@ -7,7 +7,7 @@ bits at a time.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import inf, sqrt
 from typing import Protocol
 
@@ -47,7 +47,7 @@ class Norms:
     def error(self, found: Run, reference: Run) -> float:
         """Return the norm for one run; infinite if an output is not finite."""
         errors = [
-            factor * _norm(found.outputs[path] - reference.outputs[path])
+            factor * _norm(found.outputs[path], reference.outputs[path])
             for path, factor in self.factors.items()
         ]
         if not np.isfinite(errors).all():
@@ -120,9 +120,9 @@ def _separate(bounds: Mapping[str, float], sizes: Mapping[str, float]) -> Norms:
     return Norms(factors, jointly=False, target=strictest)
 
 
-def _norm(array: Array) -> float:
+def _norm(array: Array, base: Array | float = 0.0) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.linalg.norm(array))
+        return float(np.linalg.norm(array - base))
 
 
 Named = Mapping[str, Array]
@@ -190,11 +190,7 @@ def relative_change(found: Run, reference: Run, gradients: Gradients) -> float:
 
 
 def _changes(found: Named, base: Named) -> dict[str, float]:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return {
-            name: float(np.linalg.norm(array - base.get(name, 0.0)))
-            for name, array in found.items()
-        }
+    return {name: _norm(array, base.get(name, 0.0)) for name, array in found.items()}
 
 
 class Budget(Protocol):
@@ -237,22 +233,20 @@ class Budget(Protocol):
 
 
 class Subject(Protocol):
-    """Program of a framework, on the arguments that it is measured on."""
+    """Program of a framework, on the arguments that it is measured on.
 
-    @property
-    def graph(self) -> ProgramGraph:
-        """The program."""
-        ...
+    Attributes:
+        graph: The program.
+        trains: Whether parameters keep their dtype, to be trained.
+        captured: Description of the capture, for plans.
+        differentiates: Whether runs have gradients, which the tolerance then bounds,
+            too.
+    """
 
-    @property
-    def trains(self) -> bool:
-        """Whether parameters keep their dtype, to be trained."""
-        ...
-
-    @property
-    def captured(self) -> str:
-        """Description of the capture, for plans."""
-        ...
+    graph: ProgramGraph
+    trains: bool
+    captured: str
+    differentiates: bool
 
     @property
     def is_random(self) -> bool:
@@ -293,11 +287,6 @@ class Subject(Protocol):
 
     def seconds(self, plans: Mapping[str, Plan], /) -> Mapping[str, float]:
         """Return the median time of the program by each plan, run as it will be."""
-        ...
-
-    @property
-    def differentiates(self) -> bool:
-        """Whether runs have gradients, which the tolerance then bounds, too."""
         ...
 
     def one_by_one(self, plan: Plan, /) -> Iterator[tuple[str, Mapping[str, Array]]]:
@@ -356,13 +345,8 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
     graph, trains = subject.graph, subject.trains
     probes = budget.probes(graph, keep_parameter_dtype=trains)
     reference = subject.reference(probes)
-    baseline: list[Run] = []
-
-    def bound() -> Run:
-        baseline.append(_baseline(budget, subject, probes))
-        return baseline[0]
-
-    norms = norms_of(budget.tolerance, reference, bound, subject.baseline_name)
+    baseline = cache(partial(_baseline, budget, subject, probes))
+    norms = norms_of(budget.tolerance, reference, baseline, subject.baseline_name)
     meter = _Meter(subject, reference, norms)
     timed = budget.remembered(graph, keep_parameter_dtype=trains)
     if timed is not None and not subject.differentiates:
@@ -373,7 +357,7 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
     sensitivity = subject.sensitivity(probes, norms.factors).without(probes.unpredicted)
     meter.gradients = _gradients(budget, subject, sensitivity, reference)
     if meter.gradients is not None and budget.tolerance == AUTOCAST:
-        found = relative_change(baseline[0], reference, meter.gradients)
+        found = relative_change(baseline(), reference, meter.gradients)
         unit = norms.target / found if found else 1.0
         meter.gradients = replace(meter.gradients, unit=unit)
     sensitivity = replace(sensitivity, gradients=meter.gradients)

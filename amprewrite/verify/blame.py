@@ -508,14 +508,13 @@ class _Search:
             else sum(x for x in self.squares.values() if isfinite(x))
         )
         predicted = None if part is None or not total else min(part / total, 1.0)
-        seconds = self.effects.live.ablation.seconds.get(op)
         return Blamed(
             *op_fields(row),
             share=self.shares.get(op, predicted),
             predicted=predicted,
             error=self.effects.measured(op),
             bytes=extra_bytes(self.plan, self.graph, op),
-            seconds=None if seconds is None else seconds.more,
+            seconds=self.effects.live.ablation.seconds.get(op),
             fault=self._fault(op),
         )
 

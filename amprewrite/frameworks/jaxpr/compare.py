@@ -39,7 +39,6 @@ from amprewrite.measure.runs import (
     Measured,
     Observe,
     Run,
-    Seconds,
     Stepped,
     Walked,
 )
@@ -84,7 +83,7 @@ def measure(
     return compare(source, call.reference, steps)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Measurer:
     """Runner of a function and its converted form.
 
@@ -145,12 +144,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         call: Arguments; the reference dtype.
         observe: Receives a sample of each op; those of the last walk count.
     """
-    prepared = prepared_of(converted, call)
-    if prepared is None:
-        kind = type(converted).__name__
-        return Walked(notes=(f"no errors by op: a {kind} has no plan",))
-    subject, other = subject_of(original, call), subject_of(converted, call)
-    return walk_both(_Walker(subject, other, prepared), call.reference, observe)
+    return walk_both(_walker(original, converted, call), call.reference, observe)
 
 
 def ablation(original: Any, converted: Any, call: Call) -> Ablation | str:
@@ -161,13 +155,20 @@ def ablation(original: Any, converted: Any, call: Call) -> Ablation | str:
         converted: The converted function.
         call: The arguments.
     """
+    walker = _walker(original, converted, call)
+    if isinstance(walker, str):
+        return walker
+    found = walker.read()
+    return found if isinstance(found, str) else _Ablation(walker)
+
+
+def _walker(original: Any, converted: Any, call: Call) -> "_Walker | str":
+    """Return both forms of a function, or why they are not run side by side."""
     prepared = prepared_of(converted, call)
     if prepared is None:
         return f"a {type(converted).__name__} has no plan"
     subject, other = subject_of(original, call), subject_of(converted, call)
-    walker = _Walker(subject, other, prepared)
-    found = walker.read()
-    return found if isinstance(found, str) else _Ablation(walker)
+    return _Walker(subject, other, prepared, prepared.plan)
 
 
 class _Ablation:
@@ -182,7 +183,7 @@ class _Ablation:
         self.walker, self.plan = walker, walker.plan
         self.graph = walker.prepared.graph
         self.restorable = restorable(walker.prepared.program)
-        self.seconds: dict[str, Seconds] = {}
+        self.seconds: dict[str, float] = {}
 
     def run(self, restored: Collection[str]) -> Run:
         walker = self.walker
@@ -195,24 +196,22 @@ class _Ablation:
         return runner.run(flat, jitted=False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Walker:
     """A function and its converted form, to be run side by side.
 
     Attributes:
         subject: The function.
         other: Its converted form.
-        prepared: The program of the converted form, with its plan.
+        prepared: The program of the converted form.
+        plan: Its plan.
     """
 
     subject: Subject
     other: Subject
     prepared: Prepared
+    plan: Plan
     refusals: tuple[type[Exception], ...] = REFUSALS
-
-    @property
-    def plan(self) -> Plan:
-        return self.prepared.plan
 
     def isolated(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -7,9 +7,9 @@ import pytest
 
 from amprewrite.measure.runs import (
     SIZE,
-    Bounded,
     are_equal,
     blocks,
+    bounded,
     is_equal,
     values_of,
 )
@@ -35,7 +35,7 @@ def test_an_order_in_memory_is_no_order_of_elements():
 def test_values_beyond_a_limit_are_zero():
     by = values_of(np.array([1.0, -2.0, 3.0, nan, -inf]))
     assert by.shape == (5,)
-    found = Bounded(values_of(np.arange(1.0, 6.0)), by, 2.0)
+    found = bounded(np.arange(1.0, 6.0), by, 2.0)
     assert (found.shape, found.size) == ((5,), 5)
     assert found.block(0, 5).tolist() == [1, 2, 0, 0, 0]
 

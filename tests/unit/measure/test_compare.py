@@ -36,7 +36,8 @@ class Numbers:
 
     def __init__(self, reference=None, compiled=None, plan=PLAN, **baselines):
         self.wide = {"float64": 1.0, "float32": 1.5} | (reference or {})
-        self.whole, self.plan, self.others = compiled, plan, baselines
+        self.whole, self.others = compiled, baselines
+        self.plan: Plan | None = plan
         self.low = None
 
     def reference(self, dtype):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.measure.runs import Call, Run, Seconds
+from amprewrite.measure.runs import Call, Run
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.verify.blame import Effects, Left, Live, blame, extra_bytes, limit
@@ -29,7 +29,7 @@ class Numbers:
 
     squares: dict[str, float]
     lost: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, Seconds] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     runs: list[frozenset[str]] = field(default_factory=list)
 
     def __post_init__(self):
@@ -126,7 +126,7 @@ def test_values_that_overflow_together_are_restored_together():
 
 
 def test_prices_are_of_what_is_low():
-    numbers = Numbers({"a": 1e-6, "b": 1e-6}, seconds={"a": Seconds(3.0, 2.0)})
+    numbers = Numbers({"a": 1e-6, "b": 1e-6}, seconds={"a": -1.0})
     assert extra_bytes(numbers.plan, numbers.graph, "a") == 2 * 5
     assert extra_bytes(numbers.plan, numbers.graph, "a cast") == 0
     found = blame([row("a"), row("b")], 1e-3, None, effects_of(numbers, {}))

@@ -152,17 +152,14 @@ class _Bench:
     def __init__(self, scope: Scope) -> None:
         """Time the largest product with sums of both dtypes."""
         self.elements, low = scope.elements, LOWS[0]
+        counts = {name: count for name, (_, count) in ELEMENTWISE.items()}
+        self.ops = {n: self.elements * (count + 1) for n, count in counts.items()}
         rows, side = scope.products[-1]
         largest = product(rows, side)
         ways = {"low": low, "full": FULL}
         runs = {name: self._chained(largest, low, d) for name, d in ways.items()}
         found = medians(runs, self.wait, scope.seconds)
         self.emits = found["full"] < found["low"]
-
-    @property
-    def ops(self) -> dict[str, int]:
-        rows = ELEMENTWISE.items()
-        return {name: self.elements * (count + 1) for name, (_, count) in rows}
 
     def contraction(self, kernel: Kernel, dtype: str) -> Callable[[], Array]:
         return self._chained(kernel, dtype, FULL if self.emits else dtype)

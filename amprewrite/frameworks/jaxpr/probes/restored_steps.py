@@ -23,7 +23,6 @@ from amprewrite.frameworks.jaxpr.program.program import (
     dtype_name,
     names_of,
 )
-from amprewrite.measure.runs import Seconds
 
 CAST = " for "
 """Between a value and its reader, in the name of an inserted cast."""
@@ -41,7 +40,7 @@ class Restoring(Writer):
         prepared: The program with its plan.
         original: The program with the constants of the original.
         restored: Names of steps, and of inserted casts.
-        seconds: Receives the time of each step that is restored.
+        seconds: Receives the additional time of each step that is restored.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Restoring(Writer):
         prepared: Prepared,
         original: Program,
         restored: Collection[str],
-        seconds: MutableMapping[str, Seconds],
+        seconds: MutableMapping[str, float],
     ) -> None:
         """Store the programs; nothing is run."""
         super().__init__(prepared)
@@ -91,8 +90,8 @@ class Restoring(Writer):
         known = step.name in self.seconds or step.name not in self.restored
         if not known and not any(map(tracers.is_tracer, made)):
             plain = super().plain
-            taken = _time(lambda: plain(step, env)), _time(restored)
-            self.seconds[step.name] = Seconds(*taken)
+            converted = _time(lambda: plain(step, env))
+            self.seconds[step.name] = _time(restored) - converted
         return made
 
     def _moves(self, step: Step, env: Env) -> bool:

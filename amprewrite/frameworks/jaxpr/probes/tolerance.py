@@ -138,11 +138,8 @@ class _Subject:
         self.sample, self.build = sample, build
         self.budget, self.captured = planner.budget, planner.captured
         self.compiled, self.trained = planner.compiled, trained
+        self.graph, self.differentiates = sample.graph, bool(trained)
         self.watched = Watched({}, {})
-
-    @property
-    def graph(self) -> ProgramGraph:
-        return self.sample.graph
 
     @property
     def baseline_name(self) -> str:
@@ -187,10 +184,6 @@ class _Subject:
             return EndingWriter(context, iterations)(inputs)
 
         return run_planned(self.sample, planned, self.trained)
-
-    @property
-    def differentiates(self) -> bool:
-        return bool(self.trained)
 
     def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
         return one_by_one(self.build(plan), self.sample, self.trained)

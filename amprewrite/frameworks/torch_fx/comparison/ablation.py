@@ -11,7 +11,7 @@ is restored, and rounded again for each reader.
 
 import time
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import getitem
 from typing import Any
@@ -20,12 +20,7 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
-from amprewrite.frameworks.torch_fx.capture.one_graph import capture
-from amprewrite.frameworks.torch_fx.comparison.compare import (
-    is_same_program,
-    program_of,
-    root_of,
-)
+from amprewrite.frameworks.torch_fx.comparison.compare import Walker, walker_of
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import without_any_autocast
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
@@ -36,11 +31,9 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     structured,
 )
-from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.probes.runner import Runner, devices_of, floats
-from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
+from amprewrite.frameworks.torch_fx.probes.runner import floats
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.measure.runs import Ablation, Call, Run, Seconds
+from amprewrite.measure.runs import Ablation, Call, Run
 from amprewrite.plan import Decision
 
 
@@ -53,41 +46,31 @@ def ablation(original: Any, converted: Any, call: Call) -> Ablation | str:
         converted: The converted model.
         call: The arguments.
     """
-    converted = program_of(converted, call)
-    if not isinstance(converted, ConvertedModule) or converted.rewritten is None:
+    walker = walker_of(original, converted, call)
+    if isinstance(walker, str):
         return "the converted model has no graph of the whole model"
-    args, kwargs = converted.arranged(call.args, call.kwargs)
-    root = root_of(original)
-    runner = Runner(replace(call, args=args, kwargs=kwargs), devices_of(root, call))
-    with runner.isolated(root, converted):
-        reading = read(capture(original, args, kwargs).module)
-    if not is_same_program(reading, converted.plan):
-        return "captured again it is another program"
-    return _Ablation(converted, reading, runner)
+    with walker.isolated():
+        graph = walker.read()
+    return graph if isinstance(graph, str) else _Ablation(walker)
 
 
 class _Ablation:
     """A converted module, of which each run restores other ops.
 
     Args:
-        converted: The module.
-        reading: The original, as captured.
-        runner: Runs both.
+        walker: The module and the original, captured once.
     """
 
-    def __init__(
-        self, converted: ConvertedModule, reading: Reading, runner: Runner
-    ) -> None:
+    def __init__(self, walker: Walker) -> None:
         """Keep the capture; nothing is run."""
-        self.converted, self.reading, self.runner = converted, reading, runner
-        self.plan, self.graph = converted.plan, reading.graph
+        self.walker, self.plan, self.graph = walker, walker.plan, walker.program.graph
         self.storages = Storages(self.graph)
         self.restorable = self.storages.restorable
-        self.seconds: dict[str, Seconds] = {}
+        self.seconds: dict[str, float] = {}
 
     @one_at_a_time
     def run(self, restored: Collection[str]) -> Run:
-        converted, module = self.converted, self.reading.module
+        converted, module = self.walker.converted, self.walker.program.module
         rewritten = converted.rewritten
         assert rewritten is not None
 
@@ -104,7 +87,7 @@ class _Ablation:
             with without_any_autocast():
                 return structured(rewritten.graph, restoring.run(executor))
 
-        return self.runner.run(converted, run)
+        return self.walker.runner.run(converted, run)
 
 
 @dataclass(frozen=True)
@@ -225,14 +208,14 @@ class Restoring(Observer):
         decisions: The decisions of the plan, by op.
         storages: Storages that ops write in place.
         restored: Ops and inserted nodes to restore.
-        seconds: Receives the time of each op that is restored.
+        seconds: Receives the additional time of each op that is restored.
     """
 
     theirs: Executor
     decisions: Mapping[str, Decision]
     storages: Storages
     restored: Collection[str]
-    seconds: MutableMapping[str, Seconds]
+    seconds: MutableMapping[str, float]
     _current: dict[Node, Node] = field(default_factory=dict[Node, Node])
 
     def __post_init__(self) -> None:
@@ -340,7 +323,7 @@ class Restoring(Observer):
             low = executor.operands(node, executor.values.__getitem__)
             start = time.perf_counter()
             _waited(executor.call(node, low))
-            self.seconds[name] = Seconds(time.perf_counter() - start, seconds)
+            self.seconds[name] = seconds - (time.perf_counter() - start)
         executor.shadows[node] = value
         return _rounded(value, self.decisions[name].results)
 

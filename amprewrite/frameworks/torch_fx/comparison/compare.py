@@ -1,7 +1,7 @@
 """Run a torch model as its reference, as converted, and as baselines."""
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -206,7 +206,7 @@ def measure(
         return compare(source, call.reference, steps)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Measurer:
     """Runner of a model and its converted form.
 
@@ -329,18 +329,26 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         call: Arguments; the reference dtype.
         observe: Receives a sample of each op; those of the last walk count.
     """
+    return walk_both(walker_of(original, converted, call), call.reference, observe)
+
+
+def walker_of(original: Any, converted: Any, call: Call) -> "Walker | str":
+    """Return both forms of a model, or why they are not run side by side.
+
+    Args:
+        original: The model.
+        converted: The converted model.
+        call: The arguments.
+    """
     converted = program_of(converted, call)
-    if not isinstance(converted, ConvertedModule) or converted.rewritten is None:
-        lazy = isinstance(converted, LazyModule)
-        what = (
-            "a module captured by torch.compile" if lazy else type(converted).__name__
-        )
-        note = f"no errors by op: {what} has no graph of the whole model"
-        return Walked(notes=(note,))
-    return walk_both(_Walker(original, converted, call), call.reference, observe)
+    if isinstance(converted, ConvertedModule) and converted.rewritten is not None:
+        return Walker(original, converted, call)
+    lazy = isinstance(converted, LazyModule)
+    what = "a module captured by torch.compile" if lazy else type(converted).__name__
+    return f"{what} has no graph of the whole model"
 
 
-class _Walker:
+class Walker:
     """A model and its converted form, to be run side by side.
 
     Args:
@@ -360,11 +368,10 @@ class _Walker:
         self.runner = Runner(arranged, devices_of(self.root, call))
         self.reading: Reading | None = None
 
-    @contextmanager
-    def isolated(self) -> Generator[None]:
+    def isolated(self) -> AbstractContextManager[None]:
+        """Keep the state of both forms while the context is entered."""
         program = self.converted.rewritten
-        with self.runner.isolated(self.root, self.converted, program=program):
-            yield
+        return self.runner.isolated(self.root, self.converted, program=program)
 
     def read(self) -> ProgramGraph | str:
         """Capture the original again: each walk changes the dtypes of its graph."""
@@ -376,20 +383,23 @@ class _Walker:
         return self.reading.graph
 
     def sensitivity(self, probes: Probes) -> Sensitivity:
+        """Return the error of each rounding, relative to the norm of each output."""
         inputs = pytree.tree_leaves(self.runner.arguments({}))
         with full_float32(self.runner.devices):
-            return measure_sensitivity(self._read, probes, inputs, _relative)
+            return measure_sensitivity(self.program, probes, inputs, _relative)
 
     def steps(self, dtype: str, observe: Observe) -> Stepped:
+        """Run both forms, the original in ``dtype``."""
         dtypes = wide_dtypes(self.root, self.call, torch_dtype(dtype))
         found, made = _lockstep(
-            self._read, self.converted, self.runner, dtypes, observe
+            self.program, self.converted, self.runner, dtypes, observe
         )
         notes = [f"{name} is not compared: other shapes" for name in found]
         return Stepped(notes, run_of(made))
 
     @property
-    def _read(self) -> Reading:
+    def program(self) -> Reading:
+        """The original's program, which was read."""
         assert self.reading is not None
         return self.reading
 

@@ -21,20 +21,17 @@ from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
 from amprewrite.frameworks.torch_fx.untouched.first_writes import writes_in_place
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
-from amprewrite.measure.runs import Array, Call, Run
+from amprewrite.measure.runs import Array, Call, Run, Values
 
 
 def to_array(tensor: torch.Tensor) -> Array:
     """Return a float tensor as f64; a complex one as pairs in a new last dimension."""
-    held = tensor.detach()
-    if held.is_complex():
-        held = torch.view_as_real(held.resolve_conj())
     # A copy: the program may write to the tensor later.
-    wide = held.to(device="cpu", dtype=torch.float64, copy=True)
+    wide = real(tensor.detach()).to(device="cpu", dtype=torch.float64, copy=True)
     return np.asarray(wide.numpy())
 
 
-class TensorValues:
+class TensorValues(Values):
     """Values of a float tensor, valid until it is written; complex ones are pairs.
 
     Args:
@@ -43,16 +40,13 @@ class TensorValues:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Bring the values to the host."""
-        held = tensor.detach()
-        if held.is_complex():
-            held = torch.view_as_real(held.resolve_conj())
-        self.shape: tuple[int, ...] = tuple(held.shape)
-        self.size = held.numel()
-        self._flat = held.cpu().reshape(-1)
+        held = real(tensor.detach())
+        flat = self._flat = held.cpu().reshape(-1)
 
-    def block(self, start: int, stop: int) -> Array:
-        """Return elements in row-major order, in float64."""
-        return np.asarray(self._flat[start:stop].to(torch.float64).numpy())
+        def block(start: int, stop: int) -> Array:
+            return np.asarray(flat[start:stop].to(torch.float64).numpy())
+
+        super().__init__(tuple(held.shape), block)
 
     def exceeds(self, limit: float) -> bool:
         """Return whether a magnitude is above ``limit``, or is no number."""

@@ -27,7 +27,6 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
-from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array, Call, Run
 from amprewrite.measure.timing import raced
 from amprewrite.measure.tolerance import plan_within, without_eight_bits
@@ -157,7 +156,7 @@ def plan_by_tolerance(
     return plan
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Subject:
     """Program of a model on the arguments of a call, to be planned.
 
@@ -178,21 +177,13 @@ class _Subject:
     trains: bool
     baseline_name: str = "torch.autocast"
 
-    @property
-    def graph(self) -> ProgramGraph:
-        return self.reading.graph
-
-    @property
-    def captured(self) -> str:
-        return self.capture.how
+    def __post_init__(self) -> None:
+        self.graph, self.captured = self.reading.graph, self.capture.how
+        self.differentiates = self.runner.call.gradients
 
     @property
     def is_random(self) -> bool:
         return self.runner.random
-
-    @property
-    def differentiates(self) -> bool:
-        return self.runner.call.gradients
 
     def reference(self, _: Probes) -> Run:
         with full_float32(self.runner.devices):

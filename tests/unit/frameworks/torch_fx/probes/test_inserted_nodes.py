@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     inserted_sample,
     is_rounded,
 )
-from amprewrite.verify.own_errors import kernel_error
+from amprewrite.verify.own_errors import compared, kernel_error
 
 X = torch.randn(64)
 GRAPH = Graph()
@@ -22,7 +22,7 @@ def is_fault(made, *handed, limit=inf):
     assert sample is not None
     assert sample.decision is not None
     assert sample.op == "body.to"
-    found = kernel_error(sample, sample.decision)
+    found = kernel_error(sample, sample.decision, compared(sample, [0.0]))
     assert found is not None
     return found[0] > found[1]
 
