@@ -7,6 +7,12 @@ from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.ir import Op
 from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
 
+FAILURES = (RuntimeError, TypeError, ValueError)
+"""Errors that frameworks raise for an op without a gradient, or without a kernel.
+
+Those of both are RuntimeErrors where a kernel, or a rule, is not implemented.
+"""
+
 
 def sensitivity_of(
     rows: Mapping[Key, Sequence[float]],
@@ -62,6 +68,23 @@ def no_gradient(op: Op | None, error: Exception | None, cure: str) -> Unsupporte
     msg = (
         f"tolerance needs gradients, and {where} cannot be differentiated: {line}; "
         f"{cure}, or leave tolerance=None"
+    )
+    return UnsupportedError(msg)
+
+
+def no_gradients(error: Exception, what: str, cure: str) -> UnsupportedError:
+    """Return the error that a program that is trained has no gradients to bound.
+
+    Args:
+        error: The error of the framework.
+        what: ``model`` or ``function``.
+        cure: How to leave the gradients out.
+    """
+    line = str(error).strip().partition("\n")[0]
+    msg = (
+        f"tolerance bounds the gradients of a {what} that is trained with 8-bit "
+        f"contractions, and they cannot be computed: {line}; {cure} to bound the "
+        f"outputs alone"
     )
     return UnsupportedError(msg)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.errors import UnsupportedError
+from amprewrite.execute.sensitivity import FAILURES
 from amprewrite.frameworks.jaxpr.capture.trace import check_values, named_arrays
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
@@ -22,7 +23,7 @@ from amprewrite.frameworks.jaxpr.function.pure_function import (
     subject_of,
 )
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-from amprewrite.frameworks.jaxpr.probes.full_precision import REFUSALS, Dtypes, Wide
+from amprewrite.frameworks.jaxpr.probes.full_precision import Dtypes, Wide
 from amprewrite.frameworks.jaxpr.probes.lockstep import Lockstep
 from amprewrite.frameworks.jaxpr.probes.restored_steps import Restoring, restorable
 from amprewrite.frameworks.jaxpr.probes.runner import Runner, run_of
@@ -211,7 +212,7 @@ class _Walker:
     other: Subject
     prepared: Prepared
     plan: Plan
-    refusals: tuple[type[Exception], ...] = REFUSALS
+    refusals: tuple[type[Exception], ...] = FAILURES
 
     def isolated(self) -> AbstractContextManager[None]:
         return nullcontext()

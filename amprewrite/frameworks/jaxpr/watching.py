@@ -62,7 +62,7 @@ class Seen(NamedTuple):
     eqn: Eqn
     first: str
     value: Array
-    gradient: Array
+    gradient: Array = None
 
 
 class Run(NamedTuple):
@@ -141,7 +141,7 @@ def run(
         adding = _Adding(program, added)
         return adding(floats), adding.seen
 
-    nothing = [jnp.zeros(site.shape, site.dtype) for site in sites]
+    nothing = [jnp.zeros(site.value.shape, site.value.dtype) for site in sites]
     if gradients:
         values, back, seen = jax.vjp(jax.jit(again), given, nothing, has_aux=True)
         of_parameters, of_arrays = back(output_gradients(values))
@@ -149,7 +149,7 @@ def run(
         _, seen = jax.jit(again)(given, nothing)
         of_parameters, of_arrays = [], [None] * len(sites)
     made = [
-        Seen(site.name, site.where, site.eqn, site.first, value, gradient)
+        site._replace(value=value, gradient=gradient)
         for site, value, gradient in zip(sites, seen, of_arrays, strict=True)
     ]
     return Run(names, given, of_parameters, made)
@@ -239,25 +239,14 @@ def output_gradients(values: list[Any]) -> list[Any]:
 # --- the equations -----------------------------------------------------------------
 
 
-class _Site(NamedTuple):
-    """A float result of an equation; see :class:`Seen`."""
-
-    name: str
-    where: str
-    eqn: Eqn
-    first: str
-    shape: tuple[int, ...]
-    dtype: Any
-
-
 def _sites(
     steps: Iterable[Step],
     avals: Mapping[str, Any],
     known: dict[str, str],
     counts: dict[str, int],
     lengths: tuple[int, ...] = (),
-) -> Iterator[_Site]:
-    """Yield the float results of equations, in the order of a run.
+) -> Iterator[Seen]:
+    """Yield the float results of equations, as types, in the order of a run.
 
     Args:
         steps: The program.
@@ -278,7 +267,8 @@ def _sites(
             known[name] = numbered(name_of(step.eqn), counts)
             where = source_line(step.eqn.source_info.traceback)
             shape = (*lengths, *avals[name].shape)
-            yield _Site(known[name], where, step.eqn, first, shape, avals[name].dtype)
+            value = jax.ShapeDtypeStruct(shape, avals[name].dtype)
+            yield Seen(known[name], where, step.eqn, first, value)
 
 
 def _alias(boundaries: Iterable[RegionBoundary | None], known: dict[str, str]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
+from amprewrite.execute.sensitivity import FAILURES
 from amprewrite.frameworks.jaxpr.capture.trace import Call, named_arrays
 from amprewrite.frameworks.jaxpr.compat import equations, tracers
 from amprewrite.frameworks.jaxpr.compat.primitives import bind
@@ -42,9 +43,6 @@ from amprewrite.ir import ProgramGraph
 
 Dtypes = Mapping[str, str]
 """Replacements of float dtypes, by name."""
-
-REFUSALS = (NotImplementedError, RuntimeError, TypeError, ValueError)
-"""Errors that JAX raises if an op has no kernel for a dtype."""
 
 REDUCES = ("reduce", "reduce_window", "reduce_precision")
 """Fences that run in any dtype."""
@@ -120,7 +118,7 @@ class Wide(ProgramExecutor):
         if not _is_pinned(step):
             try:
                 results = self._bound(step, operands, self.dtypes)
-            except REFUSALS:
+            except FAILURES:
                 results = None
         if results is None:
             traced = [dtype_name(var.aval) for var in step.eqn.invars]

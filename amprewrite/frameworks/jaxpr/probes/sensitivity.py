@@ -39,6 +39,7 @@ from amprewrite.dtypes import format_of, is_float
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.execute.sensitivity import (
+    FAILURES,
     no_floats,
     no_gradient,
     not_finite,
@@ -125,13 +126,7 @@ except for ``erf_inv``, a polynomial without so few stages.
 """
 
 
-FAILURES = (
-    AssertionError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+UNDIFFERENTIATED = (AssertionError, *FAILURES)
 """Errors that JAX raises where it cannot differentiate."""
 
 
@@ -249,7 +244,7 @@ class Prober(Exact):
         """Run a step, recording the innermost one that cannot be differentiated."""
         try:
             return super().on_step(step, env)
-        except FAILURES:
+        except UNDIFFERENTIATED:
             self.failed = self.failed or step
             raise
 
@@ -405,7 +400,7 @@ def _is_differentiable(function: Callable[..., Any], *operands: Any) -> bool:
 
     try:
         jax.eval_shape(pulled, *operands)
-    except FAILURES:
+    except UNDIFFERENTIATED:
         return False
     return True
 
@@ -539,7 +534,7 @@ class _Pulled:
             # a single number has one direction
             count = directions if numbers > 1 else 1
             rows = [pull(self._rays(made, i, numbers))[0] for i in range(count)]
-        except FAILURES as error:
+        except UNDIFFERENTIATED as error:
             raise self._blamed(error) from error
         found = np.asarray([list(map(float, row)) for row in rows], np.float64)
         return found.reshape(count, len(self.keys))

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
+from amprewrite.execute.sensitivity import no_gradients
 from amprewrite.frameworks.jaxpr.capture.trace import as_array, check_values
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
@@ -22,7 +23,7 @@ from amprewrite.frameworks.jaxpr.probes.runner import (
     run_planned,
 )
 from amprewrite.frameworks.jaxpr.probes.sensitivity import (
-    FAILURES,
+    UNDIFFERENTIATED,
     Watched,
     check_finite,
     measure_sensitivity,
@@ -157,11 +158,11 @@ class _Subject:
 
         try:
             found = run_planned(self.sample, exact, self.trained)
-        except FAILURES as error:
+        except UNDIFFERENTIATED as error:
             if not self.trained:
                 raise
             run_planned(self.sample, exact)  # its own mistakes
-            raise _no_gradients(error) from error
+            raise no_gradients(error, "function", "leave training=None") from error
         bounds = self.budget.tolerance
         named = bounds if isinstance(bounds, Mapping) else found.outputs
         check_finite(self.sample, found, named)
@@ -201,16 +202,6 @@ class _Subject:
 
         runs = {name: run_of(plan) for name, plan in plans.items()}
         return raced(runs, jax.block_until_ready, SECONDS)
-
-
-def _no_gradients(error: Exception) -> UnsupportedError:
-    line = str(error).strip().partition("\n")[0]
-    msg = (
-        f"tolerance bounds the gradients of a function that is trained with 8-bit "
-        f"contractions, and they cannot be computed: {line}; leave training=None to "
-        f"bound the outputs alone"
-    )
-    return UnsupportedError(msg)
 
 
 def sample_of(

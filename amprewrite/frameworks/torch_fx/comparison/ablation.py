@@ -31,7 +31,7 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     structured,
 )
-from amprewrite.frameworks.torch_fx.probes.runner import floats
+from amprewrite.frameworks.torch_fx.probes.runner import floats, is_inexact
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.measure.runs import Ablation, Call, Run
 from amprewrite.plan import Decision
@@ -340,13 +340,7 @@ class Restoring(Observer):
 
 
 def _is_alike(left: object, right: object) -> bool:
-    if not (isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)):
-        return False
-    return left.shape == right.shape and _is_float(left) and _is_float(right)
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+    return is_inexact(left) and is_inexact(right) and left.shape == right.shape
 
 
 def _like(value: Any, traced: Any) -> Any:
@@ -364,8 +358,7 @@ def _dtype(traced: object) -> torch.dtype | None:
 
 
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:
-    casts = isinstance(value, torch.Tensor) and dtype is not None
-    return value.to(dtype) if casts and _is_float(value) else value
+    return value.to(dtype) if dtype is not None and is_inexact(value) else value
 
 
 def _rounded(value: Any, results: Iterable[str]) -> Any:

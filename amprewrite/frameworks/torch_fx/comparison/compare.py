@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import CaptureError, NotCapturedError
+from amprewrite.execute.sensitivity import FAILURES
 from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.capture.program import open_program
@@ -155,7 +156,7 @@ def wide_dtypes(root: nn.Module, call: Call, target: torch.dtype) -> Dtypes:
 NOTED = "float64"
 """Dtype of a reference for which a run of the original gives the notes."""
 
-REFUSALS = (CaptureError, RuntimeError, TypeError, ValueError, NotImplementedError)
+REFUSALS = (CaptureError, *FAILURES)
 """Exceptions of a capture that fails, and of kernels that do not take a dtype."""
 
 LOW_WEIGHTS = (

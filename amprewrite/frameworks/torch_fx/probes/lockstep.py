@@ -21,6 +21,7 @@ from torch.fx import Node
 from amprewrite.dtypes import format_of
 from amprewrite.execute.lockstep import inserted
 from amprewrite.execute.lockstep import inserted_sample as make_sample
+from amprewrite.execute.sensitivity import FAILURES
 from amprewrite.frameworks.torch_fx.aten.ops import (
     dtype_name,
     module_path,
@@ -43,6 +44,7 @@ from amprewrite.frameworks.torch_fx.probes.emulated_products import (
 from amprewrite.frameworks.torch_fx.probes.runner import (
     TensorValues,
     floats,
+    is_inexact,
     paired,
     rounded,
     views_of,
@@ -56,9 +58,6 @@ from amprewrite.measure.runs import (
     blocks,
 )
 from amprewrite.plan import Decision
-
-REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
-"""Errors that an op raises if it has no kernel for its operands' dtypes."""
 
 
 class Again:
@@ -100,7 +99,7 @@ class Again:
         draws = torch.Generator().manual_seed(draw)
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
-            if not (tensor.is_floating_point() or tensor.is_complex()):
+            if not is_inexact(tensor):
                 return tensor.clone()
             signs = torch.randint(0, 2, tensor.shape, generator=draws) * 2 - 1
             return tensor * (1 + unit * signs.to(tensor.device, torch.float64))
@@ -120,7 +119,7 @@ class Again:
 
         try:
             return floats(self.run(pytree.tree_map(changed, self.operands)))
-        except REFUSALS:
+        except FAILURES:
             return None
 
 

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -73,12 +73,13 @@ def real(output: torch.Tensor) -> torch.Tensor:
 
 def floats(value: Any) -> list[torch.Tensor]:
     """Return the float and complex tensors in a value."""
-    return [
-        leaf
-        for leaf in pytree.tree_leaves(value)
-        if isinstance(leaf, torch.Tensor)
-        and (leaf.is_floating_point() or leaf.is_complex())
-    ]
+    return [*filter(is_inexact, pytree.tree_leaves(value))]
+
+
+def is_inexact(leaf: object) -> TypeGuard[torch.Tensor]:
+    """Return whether a leaf is a float or complex tensor."""
+    is_tensor = isinstance(leaf, torch.Tensor)
+    return is_tensor and (leaf.is_floating_point() or leaf.is_complex())
 
 
 def views_of(
@@ -205,7 +206,7 @@ def fits_float32(exact: Any, read: Any) -> bool:
     pairs = [
         (one, two)
         for one, two in zip(leaves, rounded_to, strict=True)
-        if isinstance(one, torch.Tensor) and not _is_integral(one)
+        if is_inexact(one)
     ]
     return all(
         isinstance(two, torch.Tensor)
@@ -213,10 +214,6 @@ def fits_float32(exact: Any, read: Any) -> bool:
         and two.shape == one.shape
         for one, two in pairs
     )
-
-
-def _is_integral(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _is_cut(made: torch.Tensor, exact: torch.Tensor, limit: float) -> bool:
@@ -384,18 +381,14 @@ class Runner:
 def run_of(found: Mapping[str, torch.Tensor]) -> Run:
     """Return a run with copies of these outputs: one may be a buffer."""
     return Run(
-        outputs={n: to_array(t) for n, t in found.items() if _is_inexact(t)},
+        outputs={n: to_array(t) for n, t in found.items() if is_inexact(t)},
         dtypes={n: dtype_name(t.dtype) for n, t in found.items()},
         others={
             name: tensor.detach().cpu().numpy().copy()
             for name, tensor in found.items()
-            if not _is_inexact(tensor)
+            if not is_inexact(tensor)
         },
     )
-
-
-def _is_inexact(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:

@@ -24,6 +24,7 @@ from amprewrite.frameworks.torch_fx.executor import (
     body_start,
     may_write,
 )
+from amprewrite.frameworks.torch_fx.probes.runner import floats, is_inexact
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan.sensitivity import Probes
 
@@ -166,7 +167,7 @@ class Segments:
             held = leaves.setdefault(node, [])
 
             def leaf(part: Any) -> Any:
-                if not _is_float(part):
+                if not is_inexact(part):
                     return part
                 held.append(part.detach().requires_grad_())
                 return held[-1].view_as(held[-1])
@@ -210,7 +211,7 @@ def _joined(
     made: list[torch.Tensor] = []
     grads: Grads = [[] for _ in range(count)]
     for node, held in arriving.items():
-        made += filter(_is_float, pytree.tree_leaves(executor.values[node]))
+        made += floats(executor.values[node])
         for direction, parts in enumerate(held):
             grads[direction] += parts
     return made, grads
@@ -235,12 +236,6 @@ def _differentiated(
         torch.zeros_like(tensor) if grad is None else grad
         for tensor, grad in zip(by, found, strict=True)
     ]
-
-
-def _is_float(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and (
-        part.is_floating_point() or part.is_complex()
-    )
 
 
 def segments_of(

@@ -25,6 +25,7 @@ from torch.fx import Node
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import AmpError, ToleranceError, UnsupportedError
 from amprewrite.execute.sensitivity import (
+    FAILURES,
     no_floats,
     no_gradient,
     not_finite,
@@ -215,9 +216,6 @@ def _careful_product(grad: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     moved = torch.where(delta == 0, 0, grad * delta)  # where g is infinite, too
     return moved.sum(dtype=torch.float64)
 
-
-FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
-"""Errors raised by ops without a gradient."""
 
 Rays = list[list[torch.Tensor]]
 """Random directions: a gradient for each output in each."""

@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.execute.sensitivity import FAILURES, no_gradients
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.aten.ops import named_tensors, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.program import Captured
@@ -21,10 +22,7 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
     devices_of,
     full_float32,
 )
-from amprewrite.frameworks.torch_fx.probes.sensitivity import (
-    FAILURES,
-    measure_sensitivity,
-)
+from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.measure.runs import Array, Call, Run
@@ -194,7 +192,8 @@ class _Subject:
                     raise
                 alone = replace(self.runner.call, gradients=False)
                 replace(self.runner, call=alone).run(self.root, self.root)
-                raise _no_gradients(error) from error  # forward it runs
+                cure = "pass training=False"  # forward it runs
+                raise no_gradients(error, "model", cure) from error
 
     def baseline(self, probes: Probes) -> Run:
         with full_float32(self.runner.devices):
@@ -227,16 +226,6 @@ class _Subject:
 
     def _again(self) -> Captured:
         return replace(self.capture, module=copied_program(self.capture.module))
-
-
-def _no_gradients(error: Exception) -> UnsupportedError:
-    line = str(error).strip().partition("\n")[0]
-    msg = (
-        f"tolerance bounds the gradients of a model that is trained with 8-bit "
-        f"contractions, and they cannot be computed: {line}; pass training=False to "
-        f"bound the outputs alone"
-    )
-    return UnsupportedError(msg)
 
 
 def _autocast(root: nn.Module, runner: Runner, low: str) -> Run:
