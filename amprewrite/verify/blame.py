@@ -414,16 +414,13 @@ class _Search:
                 self._halve()
         if not together:
             rest = (row.op for row in self._by_prediction()[:top])
-            self._singly(op for op in rest if self._is_worth(op))
+            self._singly(op for op in rest if self._part(op) > 0.0)
         entries = sorted(map(self._entry, self.rows.values()), key=_rank)
         notes = (self._together(together),) if len(together) > 1 else ()
         found = self.effects
         return Blame(
             tuple(entries[:top]), found.base.error, found.runs, len(self.free), notes
         )
-
-    def _is_worth(self, op: str) -> bool:
-        return self._part(op) > 0.0
 
     def _suspects(self) -> list[str]:
         """Return the first ops to restore, by prediction, own error and jump."""
@@ -526,16 +523,12 @@ class _Search:
         if op in self.beyond:
             return self.beyond[op]
         removed = self.shares.get(op, 0.0) * base.error**2 if not base.lost else 0.0
-        if row.surprise > SURPRISE and removed > BEYOND * self._part(op):
-            known = self.squares and removed > 0.01 * base.error**2
+        least = max(BEYOND * self._part(op), 0.01 * base.error**2)
+        if self.squares and row.surprise > SURPRISE and removed > least:
             return (
-                (
-                    f"its own error is {row.own:.2g}, {row.surprise:.1f} times the "
-                    f"roundoff of its formats; rounding explains "
-                    f"{self._part(op) / base.error**2:.0%} of the error"
-                )
-                if known
-                else ""
+                f"its own error is {row.own:.2g}, {row.surprise:.1f} times the "
+                f"roundoff of its formats; rounding explains "
+                f"{self._part(op) / base.error**2:.0%} of the error"
             )
         return ""
 

@@ -1,7 +1,7 @@
 """Compare the runs of a model and build the report."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -134,7 +134,7 @@ def verify(
     predicted, shares = _predicted(plan, walked)
     baselines = dict(_baselines(measured, "outputs"))
     expected = explained_error(predicted, baselines, plan, walked.graph)
-    promised = _promised(plan, expected) if rtol is None else _Bound(rtol)
+    bound, together, bounds = _promised(rtol, plan, expected)
     exact = replace(reference, gradients={})  # a report does not hold on to them
     totals = dict(_gradient_totals(measured))
     bound_of = _gradient_bounds(plan, walked.graph, totals, rtol)
@@ -143,7 +143,7 @@ def verify(
         reference=measured.reference,
         low=measured.low,
         error=_error(found.outputs, reference.outputs),
-        bound=promised.bound,
+        bound=bound,
         outputs=tuple(_output_errors(reference, found)),
         jitted=tuple(_output_errors(reference, jitted)) if jitted else (),
         baselines=baselines,
@@ -160,8 +160,8 @@ def verify(
         gradient_baselines=totals,
         notes=(*measured.notes, *walked.notes),
         discrete=tuple(_discrete_errors(measured)),
-        together=promised.together,
-        bounds=promised.bounds,
+        together=together,
+        bounds=bounds,
         predicted=predicted,
         plan=plan,
         live=live if walked.reference else None,
@@ -181,22 +181,21 @@ def _predicted(
     return known.shared(plan, graph), known.shares(plan, graph)
 
 
-@dataclass(frozen=True)
-class _Bound:
-    """Bounds of a report; see :class:`Report`."""
+def _promised(
+    rtol: float | None, plan: Plan | None, expected: float | None
+) -> tuple[float | None, bool, Mapping[str, float]]:
+    """Return the given bound, the tolerance of a plan, else the expected error.
 
-    bound: float | None
-    together: bool = False
-    bounds: Mapping[str, float] = field(default_factory=dict[str, float])
-
-
-def _promised(plan: Plan | None, expected: float | None) -> _Bound:
-    """Return the tolerance that a plan was made for, else the expected error."""
+    Returns:
+        The bound, whether it is on all outputs together, and bounds on single ones.
+    """
+    if rtol is not None:
+        return rtol, False, {}
     if plan is not None and plan.tolerance is not None:
-        return _Bound(plan.tolerance, together=True)
+        return plan.tolerance, True, {}
     if plan is not None and plan.tolerances:
-        return _Bound(None, bounds=dict(plan.tolerances))
-    return _Bound(expected)
+        return None, False, dict(plan.tolerances)
+    return expected, False, {}
 
 
 def _gradient_bounds(

@@ -99,11 +99,10 @@ class Restoring(Writer):
         decision = self.decisions[step.name]
         if decision.op_class != "follow" or step.chosen:
             return False
-        pairs = zip(names_of(step.operands), decision.operands, strict=False)
-        kept = (dtype_name(env[name]) for name, _ in pairs)
+        stored = (dtype_name(env[name]) for name in names_of(step.operands))
         return any(
-            is_float(held) and is_float(wanted) and itemsize(held) > itemsize(wanted)
-            for held, wanted in zip(kept, decision.operands, strict=False)
+            is_float(full) and is_float(wanted) and itemsize(full) > itemsize(wanted)
+            for full, wanted in zip(stored, decision.operands, strict=False)
         )
 
     def _traced(self, name: str, env: Env) -> Any:

@@ -229,9 +229,7 @@ class _Measurer:
 
     def reference(self, dtype: str) -> tuple[Run, list[str]]:
         dtypes = wide_dtypes(self.root, self.runner.call, torch_dtype(dtype))
-        if dtype != "float32":
-            return run_wide(self.root, self.runner, dtypes)
-        with full_float32(self.runner.devices):
+        with full_float32(self.runner.devices if dtype == "float32" else []):
             return run_wide(self.root, self.runner, dtypes)
 
     def converted(self) -> Run:
@@ -266,7 +264,8 @@ class _Measurer:
         notes: list[str] = []
         plan = self.plan
         if self.runner.call.gradients and plan is not None:
-            notes += [LOW_WEIGHTS] if plan.storage or _has_copies(plan) else []
+            copied = any(cast.folding == "copy" for cast in plan.casts)
+            notes += [LOW_WEIGHTS] if plan.storage or copied else []
         if self.runner.random:
             notes += [RANDOM, *([RANDOM_COMPILED] if self._is_for_compiler else [])]
         return notes
@@ -471,10 +470,6 @@ def _plan(converted: object) -> Plan | None:
         return converted.plan if isinstance(converted, ConvertedModule) else None
     except NotCapturedError:
         return None
-
-
-def _has_copies(plan: Plan) -> bool:
-    return any(cast.folding == "copy" for cast in plan.casts)
 
 
 def _autocast(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
