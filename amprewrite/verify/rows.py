@@ -151,7 +151,7 @@ class OpRow:
 
     @property
     def place(self) -> str:
-        """Its place in the model, to follow its name; empty if that is unknown."""
+        """Place in the model, to follow the name; empty if that is unknown."""
         place = ", ".join(part for part in (self.path, self.source) if part)
         return f" at {place}" if place else ""
 
