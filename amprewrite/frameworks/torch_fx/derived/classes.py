@@ -33,7 +33,6 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     plain_copy,
     plain_object,
     plain_state,
-    state_to_copy,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
     full_dtypes,
@@ -140,9 +139,7 @@ class ConvertedModel(ConvertedPart):
         """
         here = inspect.currentframe()  # the frame of copy alone has the copied object
         refuse_copy_of_other(self, None if here is None else here.f_back)
-        made = object.__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__.update(deep_copy(self, memo, state_to_copy(self)))
+        made = plain_copy(self, memo, lambda state, memo: deep_copy(self, memo, state))
         mark_as(made, full_dtypes(self))
         programs: Programs = self.__dict__[STATE]
         adopt(made, programs.copied_to(made, memo), linked=True)

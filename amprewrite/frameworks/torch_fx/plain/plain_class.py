@@ -2,7 +2,7 @@
 
 import copy
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -79,18 +79,24 @@ def state_to_copy(part: Any) -> dict[str, Any]:
     return plain_state(part)
 
 
-def plain_copy(part: Any, memo: dict[int, Any]) -> Any:
-    """Return a deep copy of a converted part: a plain module.
+def plain_copy(
+    part: Any,
+    memo: dict[int, Any],
+    deep_copy: Callable[[Any, dict[int, Any]], Any] = copy.deepcopy,
+) -> Any:
+    """Return a deep copy of a converted model or part: a plain module.
 
     Args:
-        part: The part; its class may have a ``__deepcopy__`` of its own.
+        part: The model or part; its class may have a ``__deepcopy__``, a
+            ``__getstate__`` and a ``__setstate__`` of its own.
         memo: Copies made so far, as ``copy.deepcopy`` keeps them.
+        deep_copy: Copies its state.
     """
     kind = plain_class(type(part))
     own = getattr(kind, "__deepcopy__", None)
-    if own is None:
+    if own is None or is_parametrized(part):
         made = memo[id(part)] = plain_object(kind)
-        made.__setstate__(copy.deepcopy(state_to_copy(part), memo))
+        made.__setstate__(deep_copy(state_to_copy(part), memo))
         return made
     made = own(part, memo)
     if type(made) is type(part):

@@ -19,8 +19,11 @@ from amprewrite.frameworks.torch_fx.plain.hidden import HiddenTensors, hidden_mo
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.untouched.kinds import inside
 
-_TORCHS = frozenset(vars(nn.Module()))
-"""Attributes of every module, which are compared otherwise."""
+_TORCHS = frozenset((*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"))
+"""Attributes of every module, which are compared otherwise.
+
+So are the lists that a recurrent layer makes of its parameters.
+"""
 
 Key = tuple[Any, ...]
 """Key of the structure of a model: equal for models with the same programs."""
@@ -146,14 +149,19 @@ def ties_of(root: nn.Module) -> tuple[tuple[str, ...], ...]:
 def portable(key: Key) -> Key:
     """Return a key of a structure that can be pickled, with the names of classes.
 
-    The names of the attributes that programs read come first.
+    The names of the attributes that programs read come first. An object counts by its
+    class, and a tensor by its shape and dtype: both are loaded with the programs, which
+    have their values.
     """
     names, _, ties, *parts = key
     found: list[object] = [names, *([ties] if ties else ())]
     for part in parts:
         path, kind, training, hooks, flags = cast("tuple[Any, ...]", part)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        values = tuple((flag, kind.__qualname__, value) for flag, kind, value in flags)
+        values = tuple(
+            (flag, kind.__qualname__, _in_portable_key(value))
+            for flag, kind, value in flags
+        )
         found.append((path, name, training, len(hooks), values))
     return tuple(found)
 
@@ -344,6 +352,9 @@ class Same:
 
     A tensor is another after it was written to: a program has its values, unless it
     reads the tensor by name.
+
+    Attributes:
+        value: The object.
     """
 
     def __init__(self, value: object, own: Owned = _NOTHING) -> None:
@@ -354,12 +365,12 @@ class Same:
             own: The tensors that programs read by name.
         """
         constant = isinstance(value, torch.Tensor) and id(value) not in own
-        self._value = value
+        self.value = value
         self._mark = Mark(cast("torch.Tensor", value)) if constant else None
 
     def __eq__(self, other: object) -> bool:
         """Return whether it is the same object, not written to in between."""
-        if not isinstance(other, Same) or self._value is not other._value:
+        if not isinstance(other, Same) or self.value is not other.value:
             return False
         if self._mark is None or other._mark is None:
             return self._mark is other._mark
@@ -367,13 +378,16 @@ class Same:
 
     def __hash__(self) -> int:
         """Return the identity of the object."""
-        return id(self._value)
+        return id(self.value)
 
 
 class Content:
     """The content of a container in a key: simple values, and identities of others.
 
     That of a container inside counts too.
+
+    Attributes:
+        parts: Simple values, and keys of others.
     """
 
     def __init__(
@@ -390,15 +404,15 @@ class Content:
             around: Identities of the containers that hold it, which it may hold.
         """
         around |= {id(value)}
-        self._parts = [_in_key(part, own, around) for part in inside(value)]
+        self.parts = [_in_key(part, own, around) for part in inside(value)]
 
     def __eq__(self, other: object) -> bool:
         """Return whether the contents are equal."""
-        return isinstance(other, Content) and self._parts == other._parts
+        return isinstance(other, Content) and self.parts == other.parts
 
     def __hash__(self) -> int:
         """Return the number of parts."""
-        return len(self._parts)
+        return len(self.parts)
 
 
 def _in_key(value: Any, own: Owned, around: frozenset[int]) -> object:
@@ -407,6 +421,16 @@ def _in_key(value: Any, own: Owned, around: frozenset[int]) -> object:
     if isinstance(value, _CONTAINERS) and id(value) not in around:
         return Content(value, own, around)
     return Same(value, own)
+
+
+def _in_portable_key(value: object) -> object:
+    if isinstance(value, Content):
+        return tuple(map(_in_portable_key, value.parts))
+    if not isinstance(value, Same):
+        return value
+    held = value.value
+    name = type(held).__qualname__
+    return (name, held.shape, held.dtype) if isinstance(held, torch.Tensor) else name
 
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
