@@ -182,13 +182,12 @@ def of_both(error: AmpError, cause: Exception) -> AmpError:
         return type(error), (message,)  # the class of both has no name to load
 
     body = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
+        "__module__": type(error).__module__,
         "__str__": text,
         "__reduce__": reduced,
     }
     try:
-        both = type(kind.__name__, (type(error), kind), body)
+        both = type(type(error).__name__, (type(error), kind), body)
         layout: Any = both.__base__  # whose objects it lays out alike
         twin = layout.__new__(both, message)
     except Exception:  # noqa: BLE001  # the user's class may refuse it in any way

@@ -15,7 +15,7 @@ from amprewrite.errors import AmpError, PolicyError
 from amprewrite.ir import REGION_BOUNDARIES
 from amprewrite.ops import op_table
 from amprewrite.policy.model import Contract, OpEntry, Policy, Scaling
-from amprewrite.policy.schema import near
+from amprewrite.policy.spelling import near
 
 if TYPE_CHECKING:
     from amprewrite.policy.schema import PolicyFile

@@ -6,7 +6,11 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.policy import OpClass, Rule
-from amprewrite.policy.schema import MOST, read_rules, read_table
+from amprewrite.policy.schema import (
+    read_rules,
+    read_table,
+)
+from amprewrite.policy.spelling import MOST
 
 
 def mistakes(text, known=()):

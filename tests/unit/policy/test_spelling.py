@@ -1,6 +1,6 @@
 import pytest
 
-from amprewrite.policy.schema import (
+from amprewrite.policy.spelling import (
     MOST,
     Spelling,
     misspelt,

@@ -1,11 +1,11 @@
 """Traces: tracers, values inside of them, and the casts that the user wrote."""
 
-import functools
 import inspect
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -210,7 +210,7 @@ def noting_casts(note: Callable[[], None], key: str = "") -> Generator[None]:
     token = _note.set(noted)
     try:
         with (
-            replaced((lax_functions, _OMITS, _seen)),
+            replaced((lax_functions, _OMITS, partial(partial, _seen))),
             _noted(key or f"run {next(_runs)}"),
         ):
             yield
@@ -218,17 +218,14 @@ def noting_casts(note: Callable[[], None], key: str = "") -> Generator[None]:
         _note.reset(token)
 
 
-def _seen(convert: Any) -> Any:
-    """Return the function of JAX, with casts of this thread noted."""
-
-    @functools.wraps(convert)
-    def seen(operand: Any, new_dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        note = _note.get()
-        if note is not None and _is_full(operand, new_dtype) and _is_cast(_running()):
-            note()
-        return convert(operand, new_dtype, *args, **kwargs)
-
-    return seen
+def _seen(
+    convert: Any, operand: Any, new_dtype: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Call the function of JAX, with casts of this thread noted."""
+    note = _note.get()
+    if note is not None and _is_full(operand, new_dtype) and _is_cast(_running()):
+        note()
+    return convert(operand, new_dtype, *args, **kwargs)
 
 
 def _is_full(operand: Any, new_dtype: Any) -> bool:

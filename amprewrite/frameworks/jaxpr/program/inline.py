@@ -161,7 +161,7 @@ Entering = tuple[Atom, BoundaryKind]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How values pass into the bodies of an equation, and out of them.
+    """Passage of values into the bodies of an equation, and out of them.
 
     Attributes:
         bodies: Label and jaxpr of each body, and the values that enter it.
@@ -459,7 +459,7 @@ LAYOUTS: Mapping[str, Callable[[Any, tuple[Atom, ...]], _Layout]] = {
     "shard_map": _shard_map,
     "custom_vjp_call": _custom_vjp,
 }
-"""How values pass into and out of bodies, by primitive; others are fences."""
+"""Passage of values into and out of bodies, by primitive; others are fences."""
 
 
 def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:

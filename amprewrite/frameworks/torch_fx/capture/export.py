@@ -173,7 +173,7 @@ def _set_up(device: str, *, gradients: bool) -> Generator[None]:
         torch.set_grad_enabled(gradients),
         settings.keeping_saved_tensors(),
         settings.without_autocast(device),  # a region around is not the model's own
-        settings.data_traced(),
+        threads.data_traced(),
         settings.slow_attention_path(),
         settings.plain_causal_hint(),
         settings.inference_without_gradients(),

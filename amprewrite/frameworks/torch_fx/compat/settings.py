@@ -6,9 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
-from threading import get_ident
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
@@ -16,10 +14,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import transformer
 
-from amprewrite.frameworks.torch_fx.compat import operators
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.threads import (
-    is_here,
     replaced,
     silenced,
     silent,
@@ -37,43 +33,6 @@ def slow_attention_path() -> AbstractContextManager[None]:
     It is one opaque op that no cast can enter: the model would silently stay float32.
     """
     return replaced(torch.backends.mha, "get_fastpath_enabled", lambda: False)
-
-
-class _Passing(operators.Transparent):
-    """Mode that runs each op as it is."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run ``func``."""
-        del types
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def data_traced() -> Generator[None]:
-    """Trace what a forward reads and writes by ``tensor.data`` in this thread.
-
-    torch makes the alias of a tensor without values by an op only where a mode of
-    Python is active (``VariableHooks::variable_data``, torch 2.11 to 2.15). Otherwise
-    torch.export refuses it as a constant without values.
-    """
-    data: Any = torch._C.TensorBase.data
-    thread = get_ident()
-
-    def mode() -> AbstractContextManager[object]:
-        return _Passing() if is_here(thread) else nullcontext()
-
-    def get(tensor: torch.Tensor) -> Any:
-        with mode():
-            return data.__get__(tensor)
-
-    def put(tensor: torch.Tensor, value: Any) -> None:
-        with mode():
-            data.__set__(tensor, value)
-
-    with mock.patch.object(torch.Tensor, "data", property(get, put), create=True):
-        yield
 
 
 def recurrent_inputs_cast() -> AbstractContextManager[None]:

@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat.operators import dispatch_modes
+from amprewrite.frameworks.torch_fx.compat.operators import Transparent, dispatch_modes
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
 
 P = ParamSpec("P")
@@ -140,6 +140,43 @@ def flagged(owner: object, *names: str) -> Generator[None]:
     finally:
         for name, value in before.items():
             setattr(owner, name, value)
+
+
+class _Passing(Transparent):
+    """Mode that runs each op as it is."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run ``func``."""
+        del types
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def data_traced() -> Generator[None]:
+    """Trace what a forward reads and writes by ``tensor.data`` in this thread.
+
+    torch makes the alias of a tensor without values by an op only where a mode of
+    Python is active (``VariableHooks::variable_data``, torch 2.11 to 2.15). Otherwise
+    torch.export refuses it as a constant without values.
+    """
+    data: Any = torch._C.TensorBase.data
+    thread = get_ident()
+
+    def mode() -> AbstractContextManager[object]:
+        return _Passing() if is_here(thread) else nullcontext()
+
+    def get(tensor: torch.Tensor) -> Any:
+        with mode():
+            return data.__get__(tensor)
+
+    def put(tensor: torch.Tensor, value: Any) -> None:
+        with mode():
+            data.__set__(tensor, value)
+
+    with mock.patch.object(torch.Tensor, "data", property(get, put), create=True):
+        yield
 
 
 class _FromHere:

@@ -94,10 +94,7 @@ def test_an_exception_of_the_model_keeps_its_class(error: Exception) -> None:
     assert caught.value.__cause__ is error
     final = isinstance(error, FinalError)
     assert isinstance(caught.value, type(error)) is not final
-    assert (
-        type(caught.value).__name__
-        == type(CaptureError("") if final else error).__name__
-    )
+    assert type(caught.value).__name__ == "CaptureError"
     if isinstance(caught.value, TooWideError):
         assert caught.value.width == 9
     loaded = pickle.loads(pickle.dumps(caught.value))  # our own bytes

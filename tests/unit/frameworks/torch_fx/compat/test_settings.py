@@ -15,7 +15,12 @@ from torch import nn
 from torch.fx import GraphModule, symbolic_trace
 
 from amprewrite.frameworks.torch_fx.capture.export import export_model
-from amprewrite.frameworks.torch_fx.compat import pytrees, settings, watchers
+from amprewrite.frameworks.torch_fx.compat import (
+    pytrees,
+    settings,
+    threads,
+    watchers,
+)
 from tests.torch_programs import Program, graph_of
 
 aten = torch.ops.aten
@@ -255,7 +260,7 @@ def test_data_is_read_and_written_by_ops_for_a_while(*, write: bool) -> None:
 
     model = Program(program, a=nn.Linear(8, 8))
     before = model.a.bias.data
-    with settings.data_traced():
+    with threads.data_traced():
         exported = torch.export.export(model, (x(),), strict=False)
     targets = [node.target for node in exported.graph.nodes]
     assert aten.detach.default in targets
