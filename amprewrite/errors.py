@@ -165,9 +165,9 @@ class UnsupportedError(AmpError, NotImplementedError):
 def of_both(error: AmpError, cause: Exception) -> AmpError:
     """Return an error that is also of the class of its cause.
 
-    A model may raise an exception of any class, which the code around it catches. The
-    attributes of the cause are those of the error, too. An error is returned as it is
-    if no class can be derived from both: of a class with a layout or a rule of its own.
+    Code around a model catches the classes that the model raises. The result has the
+    attributes of the cause. If Python cannot derive a class from both (the cause has a
+    memory layout of its own, or forbids subclasses), the result is the error itself.
 
     Args:
         error: The error.

@@ -105,7 +105,7 @@ def _float(  # the columns of the table below
     largest: float,
     overflow: Overflow = "inf",
 ) -> Format:
-    """Return a float format; one without mantissa (a scale) has no subnormals."""
+    """Return a float format. A format without mantissa (a scale) has no subnormals."""
     bits = int(name.partition("_")[0].lstrip("abcdefghijklmnopqrstuvwxyz"))
     normal = 2.0 ** ((mantissa_bits > 0) - bias)
     sizes = largest, normal, normal * 2.0**-mantissa_bits

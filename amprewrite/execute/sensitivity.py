@@ -73,7 +73,7 @@ def no_gradient(op: Op | None, error: Exception | None, cure: str) -> Unsupporte
 
 
 def no_gradients(error: Exception, what: str, cure: str) -> UnsupportedError:
-    """Return the error that a program that is trained has no gradients to bound.
+    """Return the error of a trained program without gradients to bound.
 
     Args:
         error: The error of the framework.

@@ -53,7 +53,8 @@ T = TypeVar("T")
 def _of_models(function: Callable[P, T], count: int = 1) -> Callable[P, T]:
     """Return ``function`` with its first ``count`` arguments checked.
 
-    It raises an :class:`UnsupportedError` if one is no function and no module.
+    It raises :class:`UnsupportedError` for a model that is neither a function nor a
+    module.
     """
 
     @functools.wraps(function)

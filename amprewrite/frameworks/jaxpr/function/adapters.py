@@ -41,7 +41,7 @@ def _adapter(name: str) -> Any:
 
 
 def adapter_of(model: object) -> Any:
-    """Return the adapter for ``model``; None if it is no module of a library."""
+    """Return the adapter for ``model``; None if no library of modules has it."""
     names = (name for name, kind in _loaded() if isinstance(model, kind))
     return next(map(_adapter, names), None)
 

@@ -102,7 +102,7 @@ def _meta(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of the same extents and strides.
 
     Raises:
-        RuntimeError: It has no strides.
+        RuntimeError: The tensor has no strides.
     """
     return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=_META)
 

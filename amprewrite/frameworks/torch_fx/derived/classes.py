@@ -369,8 +369,9 @@ def _parametrized_class(
 ) -> Any:
     """Return the class of converted modules of a class that torch derived for one.
 
-    The class before is the first base of it, as of ``kind``: when the last
-    parametrization is removed, torch deletes the properties and sets that class.
+    When the last parametrization is removed, torch deletes the properties from the
+    class, and gives the module the first base. So the first base here is the converted
+    class of the module before it was parametrized.
     """
     above = derived_class(kind.__bases__[0], role, taken)
     space = cast("Mapping[str, object]", vars(kind))
